@@ -1,0 +1,1 @@
+"""vllm-admission: configuration, request and replay gates in front of vLLM."""

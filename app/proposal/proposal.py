@@ -1,0 +1,82 @@
+"""A proposal: what somebody wants to start, with where each part was written.
+
+Every form (shell text, argv list, YAML `--config` file, engine kwargs) ends up here. Nothing
+is interpreted yet: which words are flags is for `app.serve_config` to say, per vLLM version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from app.verdict.location import Location
+
+
+class Form(StrEnum):
+    """How the proposal was written; a corrected proposal comes back in the same form."""
+
+    ARGS = "args"
+    COMMAND = "command"
+    CONFIG = "config"
+    CONFIG_YAML = "config_yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of the command line after `vllm serve`, quotes removed.
+
+    `unresolved` names the shell variables in it whose value we cannot know; the text then
+    still contains them as written (`$PORT`), and rules that need the value abstain.
+    """
+
+    text: str
+    location: Location
+    unresolved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable; `unresolved` as for `Word`."""
+
+    name: str
+    value: str
+    location: Location
+    unresolved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class YamlFile:
+    """The text of a vLLM `--config` file. `name` is as `--config` refers to it."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the configuration will run on. `gpu` is a product name, or `cpu`."""
+
+    gpu: str | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A proposed configuration in one of its forms.
+
+    Exactly one of `words` (forms args and command), `kwargs` (form config) or `yaml` (form
+    config_yaml) carries it. `files` are the `--config` files given along, by the name that the
+    command line uses. `source` is the text that locations with a line point into.
+    """
+
+    form: Form
+    words: tuple[Word, ...] = ()
+    kwargs: Mapping[str, Any] | None = None
+    yaml: YamlFile | None = None
+    environment: Mapping[str, Variable] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    source: str | None = None
+    model_config: Mapping[str, Any] | None = None
+    hardware: Hardware | None = None

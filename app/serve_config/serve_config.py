@@ -1,0 +1,115 @@
+"""A proposal resolved for one vLLM version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from app.catalogue import Catalogue
+from app.proposal.proposal import Hardware, Variable
+from app.verdict.location import Location
+
+
+class Abstain(Exception):  # noqa: N818 - it is control flow, not a fault
+    """Raised where a value is asked for that nobody gave; the rule that asked abstains.
+
+    `needs` says which fact would decide, in the words of the `not_checked` list.
+    """
+
+    def __init__(self, needs: str) -> None:
+        super().__init__(needs)
+        self.needs = needs
+
+
+class Origin(StrEnum):
+    """Where a setting's value comes from."""
+
+    DEFAULT = "default"
+    ARGV = "argv"
+    CONFIG_FILE = "config_file"
+    ENVIRONMENT = "environment"
+    DERIVED = "derived"
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A value that depends on something only known at start, such as `$PORT`."""
+
+    variables: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The effective value of one destination.
+
+    `value` is the parsed value (what argparse, or the keyword argument, gives vLLM; JSON
+    settings as plain dict/list), or `Unresolved`. `location` is where the winning value was
+    written, `overridden` where earlier values of the same flag stand.
+    """
+
+    value: Any
+    origin: Origin
+    location: Location | None = None
+    overridden: tuple[Location, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Every setting of `vllm serve` for one version, defaults included.
+
+    `config["max_logprobs"]` gives the value and raises `Abstain` when it is unresolved;
+    `config.setting(...)` gives value, origin and place without raising.
+    """
+
+    catalogue: Catalogue
+    settings: Mapping[str, Setting]
+    environment: Mapping[str, Variable] = field(default_factory=dict)
+    model_config: Mapping[str, Any] | None = None
+    hardware: Hardware | None = None
+
+    def __getitem__(self, dest: str) -> Any:
+        """Give the effective value; a dotted name reads one key of a JSON setting.
+
+        A destination that this version does not have reads as None, so that one rule text
+        serves all versions. Missing keys of a JSON setting read as None too.
+
+        Raises:
+            Abstain: the value depends on an unresolved variable.
+        """
+        dest, *path = dest.split(".")
+        setting = self.settings.get(dest)
+        value = None if setting is None else setting.value
+        for key in ("", *path):
+            if key:
+                value = value.get(key) if isinstance(value, Mapping) else None
+            if isinstance(value, Unresolved):
+                raise Abstain(f"the value of {', '.join('$' + v for v in value.variables)}")
+        return value
+
+    def setting(self, dest: str) -> Setting | None:
+        """Give value, origin and place; None for a destination this version lacks."""
+        return self.settings.get(dest.split(".")[0])
+
+    def given(self, dest: str) -> bool:
+        """Whether somebody gave the setting, as opposed to its default."""
+        setting = self.setting(dest)
+        return setting is not None and setting.origin is not Origin.DEFAULT
+
+    def place(self, dest: str) -> Location | None:
+        """Where the setting was written, if it was."""
+        setting = self.setting(dest)
+        return None if setting is None else setting.location
+
+    def variable(self, name: str) -> Variable | None:
+        """An environment variable of the proposal; None if unset.
+
+        Raises:
+            Abstain: its value depends on an unresolved variable.
+        """
+        variable = self.environment.get(name)
+        if variable is not None and variable.unresolved:
+            raise Abstain(f"the value of {', '.join('$' + v for v in variable.unresolved)}")
+        return variable

@@ -1,0 +1,84 @@
+"""The configuration gate's answer to one proposal for one vLLM version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from app.verdict.finding import Finding, Severity
+
+VERDICT_SCHEMA = "vllm-admission.verdict/1"
+
+
+class Outcome(StrEnum):
+    """Whether that vLLM version would start with the proposal."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    UNDETERMINED = "undetermined"
+
+
+@dataclass(frozen=True, slots=True)
+class NotChecked:
+    """A rule that abstained, and the fact that would let it decide."""
+
+    rule: str
+    needs: str
+
+    def as_json(self) -> dict[str, str]:
+        """Render as plain data."""
+        return {"rule": self.rule, "needs": self.needs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Findings, what they add up to, and the corrected proposal where there is one.
+
+    `corrected` is the proposal in its own form with the fixes applied (`command`, `args`,
+    `env`, `config` or `config_yaml`), present only if the gate itself accepts it. `settings`
+    are the values given (not defaults) with their origin.
+    """
+
+    vllm_version: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+    corrected: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
+    id: Any = None
+
+    @classmethod
+    def of(cls, vllm_version: str, findings: Iterable[Finding], **rest: Any) -> Self:
+        """Add findings up: an error rejects, else an undecided question leaves it open."""
+        findings = tuple(findings)
+        if any(f.severity is Severity.ERROR for f in findings):
+            outcome = Outcome.REJECTED
+        elif any(f.undecided for f in findings):
+            outcome = Outcome.UNDETERMINED
+        else:
+            outcome = Outcome.ACCEPTED
+        return cls(vllm_version=vllm_version, outcome=outcome, findings=findings, **rest)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether vLLM would start; false for undetermined."""
+        return self.outcome is Outcome.ACCEPTED
+
+    def as_json(self) -> dict[str, Any]:
+        """Render as the object that `POST /validate` and `--format json` give."""
+        body: dict[str, Any] = {
+            "schema": VERDICT_SCHEMA,
+            "id": self.id,
+            "verdict": self.outcome.value,
+            "accepted": self.accepted,
+            "vllm_version": self.vllm_version,
+            "findings": [finding.as_json() for finding in self.findings],
+            "not_checked": [entry.as_json() for entry in self.not_checked],
+            "corrected": dict(self.corrected) if self.corrected is not None else None,
+            "settings": dict(self.settings) if self.settings is not None else None,
+        }
+        if self.id is None:
+            del body["id"]
+        return body
