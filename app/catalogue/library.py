@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from importlib import resources
 from pathlib import Path
@@ -67,13 +68,10 @@ class CatalogueLibrary:
         return self._read[key]
 
     def _find(self, version: str) -> Version:
-        try:
+        with contextlib.suppress(InvalidVersion):
             wanted = Version(version.strip())
-        except InvalidVersion:
-            wanted = None
-        if wanted in self._files:
-            assert wanted is not None
-            return wanted
+            if wanted in self._files:
+                return wanted
         close = difflib.get_close_matches(version, self.versions, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UnknownVersion(
