@@ -12,7 +12,7 @@ from app.proposal.proposal import Hardware, Variable
 from app.verdict.location import Location
 
 
-class Abstain(Exception):  # noqa: N818 - it is control flow, not a fault
+class Abstain(Exception):
     """Raised where a value is asked for that nobody gave; the rule that asked abstains.
 
     `needs` says which fact would decide, in the words of the `not_checked` list.
