@@ -7,6 +7,8 @@ conversions to a uniform are Triton's `tl.rand`.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_INCREMENTS = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _ROUNDS = 10
 _HALF = np.uint64(32)
+_HIGH = 1 if sys.byteorder == "little" else 0
 
 # Triton's scale is a little under 2**-31, so that the largest draw stays below one; the same
 # number is the floor that keeps the logarithm finite.
@@ -29,12 +32,11 @@ def philox4x32(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Wor
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
-        product0 = c0.astype(np.uint64) * _MULTIPLIERS[0]
-        product1 = c2.astype(np.uint64) * _MULTIPLIERS[1]
-        c0 = (product1 >> _HALF).astype(np.uint32) ^ c1 ^ k0
-        c2 = (product0 >> _HALF).astype(np.uint32) ^ c3 ^ k1
-        c1 = product1.astype(np.uint32)
-        c3 = product0.astype(np.uint32)
+        high0, low0 = _halves(np.multiply(c0, _MULTIPLIERS[0], dtype=np.uint64))
+        high1, low1 = _halves(np.multiply(c2, _MULTIPLIERS[1], dtype=np.uint64))
+        c0 = high1 ^ c1 ^ k0
+        c2 = high0 ^ c3 ^ k1
+        c1, c3 = low1, low0
         k0 = k0 + _KEY_INCREMENTS[0]
         k1 = k1 + _KEY_INCREMENTS[1]
     return [c0, c1, c2, c3]
@@ -80,8 +82,14 @@ def _second_stage(keys: Words, token_ids: Words) -> list[Words]:
     return philox4x32((token_ids, zero, zero, zero), (keys, zero))
 
 
+def _halves(product: NDArray[np.uint64]) -> tuple[Words, Words]:
+    # Views, not shifts: half the memory traffic of what is the hot loop.
+    words = product.view(np.uint32)
+    return words[_HIGH::2], words[1 - _HIGH :: 2]
+
+
 def _uniform32(words: Words) -> NDArray[np.float32]:
-    signed = words.view(np.int32)
-    folded = np.where(signed < 0, ~signed, signed)
+    signed = np.ascontiguousarray(words).view(np.int32)
+    folded = signed ^ (signed >> np.int32(31))
     u: NDArray[np.float32] = np.maximum(folded.astype(np.float32) * _SCALE32, _SCALE32)
     return u
