@@ -119,6 +119,56 @@ class EnvironmentFact(msgspec.Struct, frozen=True, omit_defaults=True):
     also_reads: str | None = None
 
 
+class ReplayFacts(msgspec.Struct, frozen=True):
+    """What the engine says about sampling and trace replay, by a name that says what it is about.
+
+    Start-up: `needs_v2_runner`, `speculative_decoding`, `adaptive_verification`, `diffusion`,
+    `custom_logits_processors`, `processed_logprobs`; request time: `temperature`, `top_k`. Trace
+    replay is under `trace_…`, batch-sharded sampling under `batch_sharded_…`. A rule that no
+    release has is named after its words.
+    """
+
+    messages: dict[str, str] = {}
+
+
+class RunnerStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One step of a decision, or one feature that a model runner lacks, as what it depends on.
+
+    `reads` are dotted fields of `VllmConfig`, or names such as `HAS_TRITON`; `compared` holds the
+    literals of a comparison by field and relation (`in`, `not_in`, `contains`). A step has
+    `gives`: true, false, or what it reads; a feature a `label`, or `includes` another list.
+    """
+
+    reads: tuple[str, ...] = ()
+    compared: dict[str, dict[str, tuple[str, ...]]] = {}
+    gives: Any = None
+    label: str | None = None
+    includes: str | None = None
+
+
+class RunnerFacts(msgspec.Struct, frozen=True):
+    """What `VllmConfig.use_v2_model_runner` depends on.
+
+    `default_v2_architectures` are the mixture-of-experts and hybrid models that default to V2
+    where there is such a list (0.28); `rocm_v1_architectures` run on V1 on ROCm. `unsupported`
+    has the keys `v2`, `v1` and `dbo`.
+    """
+
+    default_v2_architectures: tuple[str, ...] = ()
+    rocm_v1_architectures: tuple[str, ...] = ()
+    decision: tuple[RunnerStep, ...] = ()
+    helpers: dict[str, tuple[RunnerStep, ...]] = {}
+    unsupported: dict[str, tuple[RunnerStep, ...]] = {}
+    messages: dict[str, str] = {}
+
+
+class _Placeholders(dict[str, object]):
+    """Leaves a placeholder that has no value as it is."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"
+
+
 class Catalogue(msgspec.Struct, frozen=True, dict=True):
     """All that is known about one vLLM version without running it."""
 
@@ -131,10 +181,13 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     not_captured: tuple[str, ...] = ()
     captured_on_platform: str | None = None
     platform_overrides: dict[str, Any] = {}
-    # What the sampling-replay and runner code of that version says, read from its syntax tree.
-    replay: dict[str, Any] = {}
-    runner: dict[str, Any] = {}
-    model_abilities: dict[str, Any] = {}
+    # Read from the syntax tree of that version.
+    replay: ReplayFacts = ReplayFacts()
+    runner: RunnerFacts = RunnerFacts()
+    # Architectures by ability; those under `not_inspected` are not known either way.
+    model_abilities: dict[str, tuple[str, ...]] = {}
+    # The config.json keys that vLLM takes the number of experts from, first match wins.
+    expert_count_keys: tuple[str, ...] = ()
 
     @cached_property
     def version(self) -> Version:
@@ -154,3 +207,31 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     def has_flag(self, dest: str) -> bool:
         """Whether this version knows the destination."""
         return dest in self.by_dest
+
+    def engine_message(self, name: str, **values: object) -> str | None:
+        """Give the engine's own text, or None if this version has no such rule.
+
+        Names: see `ReplayFacts`; those of the model runner are `choice_…`, `v2_…` and `v1_…`.
+        `values` fill the text's placeholders; one without a value stays as `{name}`.
+        """
+        text = self.replay.messages.get(name, self.runner.messages.get(name))
+        return None if text is None else text.format_map(_Placeholders(values))
+
+    def has_ability(self, architecture: str, ability: str) -> bool | None:
+        """Whether a model class has an ability (`is_hybrid`, `supports_pp`, …); None if unknown."""
+        if (
+            architecture not in self._architectures
+            or ability not in self.model_abilities
+            or architecture in self._abilities["not_inspected"]
+        ):
+            return None
+        return architecture in self._abilities[ability]
+
+    @cached_property
+    def _abilities(self) -> Mapping[str, frozenset[str]]:
+        sets = {ability: frozenset(names) for ability, names in self.model_abilities.items()}
+        return {"not_inspected": frozenset(), **sets}
+
+    @cached_property
+    def _architectures(self) -> frozenset[str]:
+        return frozenset(self.registries.get("model_archs", ()))
