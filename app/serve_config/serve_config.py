@@ -23,6 +23,14 @@ class Abstain(Exception):
         self.needs = needs
 
 
+class UnresolvedValue(Abstain):
+    """The proposal leaves the value open, as in `--logprobs-mode $MODE`.
+
+    Unlike a fact that nobody gave, this is a question which the proposal itself raises: where
+    it would decide, the verdict is undetermined.
+    """
+
+
 class Origin(StrEnum):
     """Where a setting's value comes from."""
 
@@ -77,7 +85,7 @@ class ServeConfig:
         serves all versions. Missing keys of a JSON setting read as None too.
 
         Raises:
-            Abstain: the value depends on an unresolved variable.
+            UnresolvedValue: the value depends on an unresolved variable.
         """
         dest, *path = dest.split(".")
         setting = self.settings.get(dest)
@@ -86,7 +94,7 @@ class ServeConfig:
             if key:
                 value = value.get(key) if isinstance(value, Mapping) else None
             if isinstance(value, Unresolved):
-                raise Abstain(f"the value of {', '.join('$' + v for v in value.variables)}")
+                raise UnresolvedValue(f"the value of {', '.join('$' + v for v in value.variables)}")
         return value
 
     def setting(self, dest: str) -> Setting | None:
@@ -107,9 +115,9 @@ class ServeConfig:
         """An environment variable of the proposal; None if unset.
 
         Raises:
-            Abstain: its value depends on an unresolved variable.
+            UnresolvedValue: its value depends on an unresolved variable.
         """
         variable = self.environment.get(name)
         if variable is not None and variable.unresolved:
-            raise Abstain(f"the value of {', '.join('$' + v for v in variable.unresolved)}")
+            raise UnresolvedValue(f"the value of {', '.join('$' + v for v in variable.unresolved)}")
         return variable
