@@ -1,0 +1,50 @@
+"""The OpenAPI document: `python -m app.api.document [FILE]` writes it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.api import schemas
+from app.api.problems import ProblemDetails
+
+
+class Service(FastAPI):
+    """FastAPI whose document also has the models of bodies that we read by hand."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Give the document; made once."""
+        if self.openapi_schema is None:
+            specification = super().openapi()
+            components = specification.setdefault("components", {}).setdefault("schemas", {})
+            for model in (schemas.ProposalEnvelope, schemas.ReplayCase, ProblemDetails):
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                components.update(schema.pop("$defs", {}))
+                components[model.__name__] = schema
+        assert self.openapi_schema is not None  # noqa: S101 - super().openapi() has set it
+        return self.openapi_schema
+
+
+def render(app: FastAPI) -> str:
+    """Render the document as it is kept in `openapi/`."""
+    return json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write the document to the file named, or to standard output."""
+    from app.main import create_app
+    from app.settings import Settings
+
+    text = render(create_app(Settings.model_construct()))
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text)
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Liveness, readiness and metrics.
+
+Liveness depends on nothing but the event loop. Readiness is about our own state: whether the
+configured proposal was admitted. `?verbose` lists the checks as kube-apiserver does.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import PlainTextResponse, Response
+
+from app.api.state import Gates, gates_of
+
+router = APIRouter(tags=["operations"])
+
+_TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+_Verbose = Annotated[str | None, Query(description="List every check.")]
+
+
+@router.get("/livez", summary="Is the process alive", response_class=PlainTextResponse)
+async def livez() -> Response:
+    """Answer as long as the event loop runs."""
+    return PlainTextResponse("ok\n")
+
+
+@router.get(
+    "/readyz",
+    summary="Can the gates do their work",
+    response_class=PlainTextResponse,
+    responses={503: {"description": "Not ready; the text says why.", **_TEXT}},
+)
+async def readyz(request: Request, verbose: _Verbose = None) -> Response:
+    """Answer 200 when every check passes, else 503 with the reasons."""
+    checks = _checks(gates_of(request))
+    failed = [name for name, reason in checks.items() if reason]
+    if verbose is None and not failed:
+        return PlainTextResponse("ok\n")
+    lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in checks.items()]
+    lines.append(f"readyz check {'failed' if failed else 'passed'}")
+    return PlainTextResponse("\n".join(lines) + "\n", 503 if failed else 200)
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Give the metrics of this process in the Prometheus text format."""
+    return Response(generate_latest(gates_of(request).metrics), media_type=CONTENT_TYPE_LATEST)
+
+
+def _checks(gates: Gates) -> dict[str, str | None]:
+    """Each check by name, with the reason where it fails."""
+    return {
+        "catalogue": None if gates.library.versions else "there is no catalogue",
+        "serve-config": gates.admitted.reason,
+    }
+
+
+def service_version() -> str:
+    """The version of this distribution."""
+    return version("vllm-admission")

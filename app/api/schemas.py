@@ -1,0 +1,182 @@
+"""The shapes of requests and answers, for the OpenAPI document.
+
+The values themselves are plain data made by the core (`as_json` methods); a test validates
+real answers against these models, which allow no undeclared member.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Model(BaseModel):
+    """A closed object: a member that is not declared is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class HardwareModel(Model):
+    """What the configuration will run on."""
+
+    gpu: str | None = Field(None, description="Product name, e.g. H100-80GB, or `cpu`.")
+    count: int | None = Field(None, ge=1, description="How many on this node.")
+
+
+class ProposalEnvelope(Model):
+    """A proposed configuration. Exactly one of args, command, config, config_yaml."""
+
+    id: Any = Field(None, description="Given back with the verdict.")
+    args: list[str] | None = Field(None, description="What follows `vllm serve`, a word each.")
+    command: str | None = Field(None, description="A shell command.")
+    config: dict[str, Any] | None = Field(
+        None, description="Engine arguments as for `LLM(**kwargs)`; dashes are taken too."
+    )
+    config_yaml: str | None = Field(None, description="The text of a vLLM `--config` file.")
+    env: dict[str, str] | None = Field(None, description="Environment variables.")
+    files: dict[str, str] | None = Field(
+        None, description="Texts of the `--config` files that the command line names."
+    )
+    vllm_version: str | None = Field(None, description="The version to judge for.")
+    vllm_versions: list[str] | None = Field(None, description="Several versions.")
+    # `model_config` is pydantic's own name, hence the alias.
+    hf_config: dict[str, Any] | None = Field(
+        None, alias="model_config", description="The model's Hugging Face config.json."
+    )
+    hardware: HardwareModel | None = None
+
+
+class LocationModel(Model):
+    """Where a finding points; any subset is known."""
+
+    source: str | None = None
+    argv_index: int | None = Field(None, description="0-based, after `vllm serve`.")
+    pointer: str | None = Field(None, description="RFC 6901 pointer into the JSON sent.")
+    variable: str | None = Field(None, description="Environment variable.")
+    line: int | None = Field(None, description="1-based.")
+    column: int | None = Field(None, description="1-based.")
+    end_line: int | None = None
+    end_column: int | None = Field(None, description="Exclusive.")
+    text: str | None = Field(None, description="What stands there.")
+
+
+class EditModel(Model):
+    """One step of a fix."""
+
+    kind: Literal[
+        "set_flag", "remove_flag", "replace_argument", "set_environment", "unset_environment"
+    ]
+    dest: str | None = None
+    value: Any = None
+    at: int | str | None = None
+    text: str | None = None
+    variable: str | None = None
+
+
+class FixModel(Model):
+    """A machine-applicable repair."""
+
+    description: str
+    safe: bool = Field(description="Whether it keeps all that was asked for.")
+    edits: list[EditModel]
+
+
+class FindingModel(Model):
+    """What a rule says about one place."""
+
+    rule: str
+    severity: Literal["error", "warning", "info"]
+    message: str
+    location: LocationModel | None = None
+    related: list[LocationModel] | None = None
+    undecided: bool | None = Field(None, description="An open question that would decide.")
+    engine_message: str | None = Field(None, description="vLLM's own error text.")
+    fix: FixModel | None = None
+    evidence: dict[str, Any] | None = None
+
+
+class NotCheckedModel(Model):
+    """A rule that abstained, and the fact that would let it decide."""
+
+    rule: str
+    needs: str
+
+
+class VerdictModel(Model):
+    """The verdict on a proposal for one vLLM version."""
+
+    schema_name: str = Field(alias="schema")
+    id: Any = None
+    verdict: Literal["accepted", "rejected", "undetermined"]
+    accepted: bool
+    vllm_version: str
+    findings: list[FindingModel]
+    not_checked: list[NotCheckedModel]
+    corrected: dict[str, Any] | None = Field(
+        description="The proposal in its own form with fixes applied; accepted by this gate."
+    )
+    settings: dict[str, Any] | None = Field(description="What was given, and from where.")
+
+
+class VerdictsModel(Model):
+    """Verdicts for several versions; accepted only if all accept."""
+
+    id: Any = None
+    verdict: Literal["accepted", "rejected", "undetermined"]
+    accepted: bool
+    verdicts: list[VerdictModel]
+
+
+class ReplayCase(BaseModel):
+    """A request and its response, as sent to and received from `/inference/v1/generate`."""
+
+    id: Any = None
+    vllm_version: str
+    request: dict[str, Any]
+    response: Any
+    options: dict[str, Any] | None = None
+
+
+class ReplayReport(BaseModel):
+    """What replaying a response showed."""
+
+    schema_name: str = Field(alias="schema")
+    id: Any = None
+    verdict: Literal["consistent", "inconsistent", "unproven"]
+    vllm_version: str
+    rows: dict[str, Any]
+    checks: dict[str, Any]
+    findings: list[FindingModel]
+
+
+class RuleModel(Model):
+    """A rule, as declared."""
+
+    id: str
+    title: str
+    severity: Literal["error", "warning", "info"]
+    gate: Literal["configuration", "request", "replay"]
+    area: str
+    versions: str
+    source: str
+    explanation: str
+    remedy: str
+    bad: list[str]
+    good: list[str]
+
+
+class VersionsModel(Model):
+    """Supported versions."""
+
+    versions: list[str]
+    default: str
+
+
+class FlagModel(BaseModel):
+    """One option of `vllm serve`, as extracted from that version."""
+
+    dest: str
+    options: list[str]
+    group: str
+    action: str

@@ -1,0 +1,32 @@
+"""What the endpoints share: made once by `create_app`, reached through the request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+
+from app.admitted import Admitted
+from app.api.proxy import RequestGate
+from app.catalogue import CatalogueLibrary
+from app.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """The three gates and what they stand on."""
+
+    settings: Settings
+    library: CatalogueLibrary
+    admitted: Admitted
+    request_gate: RequestGate
+    metrics: CollectorRegistry
+
+
+def gates_of(request: Request) -> Gates:
+    """Give the gates of the application that handles `request`."""
+    gates = request.app.state.gates
+    if not isinstance(gates, Gates):
+        raise TypeError("the application was not made by create_app")
+    return gates

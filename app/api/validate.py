@@ -1,0 +1,113 @@
+"""POST /validate: whether vLLM would start with a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from app.api import schemas
+from app.api.body import read_body
+from app.api.problems import problem_responses
+from app.api.state import gates_of
+from app.documents import decode_json, decode_text
+from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
+from app.proposal.config_yaml import parse_config_yaml
+from app.proposal.envelope import Envelope, read_envelope
+from app.proposal.read import read_text
+from app.proposal.shell import parse_command
+from app.validation import answer, judge
+from app.verdict.render.sarif import render_sarif
+from app.verdict.render.text import render_text
+from app.verdict.verdict import Verdict
+
+router = APIRouter(tags=["configuration gate"])
+
+_SARIF: Final = "application/sarif+json"
+_YAML_TYPES: Final = {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"}
+# curl's default when given --data; its body is then whatever the user has at hand.
+_UNTYPED: Final = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
+
+_REQUEST_BODY: Final = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": {"$ref": "#/components/schemas/ProposalEnvelope"}},
+        "text/plain": {
+            "schema": {"type": "string"},
+            "example": "vllm serve Qwen/Qwen3-8B \\\n  --return-sampling-mask\n",
+        },
+        "application/yaml": {
+            "schema": {"type": "string"},
+            "example": "model: Qwen/Qwen3-8B\nreturn-sampling-mask: true\n",
+        },
+    },
+}
+
+
+@router.post(
+    "/validate",
+    summary="Say whether `vllm serve` would accept a proposed configuration",
+    openapi_extra={"requestBody": _REQUEST_BODY},
+    response_model=schemas.VerdictModel | schemas.VerdictsModel,
+    responses={
+        200: {
+            "description": "The verdict; for several versions one for each.",
+            "content": {"text/plain": {"schema": {"type": "string"}}, _SARIF: {}},
+        },
+        **problem_responses(400, 413, 415, 422),
+    },
+)
+async def validate_proposal(
+    request: Request,
+    vllm_version: Annotated[
+        list[str] | None,
+        Query(description="Version(s) to judge for, where the body names none."),
+    ] = None,
+    on_reject: Annotated[
+        int, Query(ge=200, le=499, description="Status to answer with when not accepted.")
+    ] = 200,
+) -> Response:
+    """Judge a proposal given as a JSON envelope, a shell command or a vLLM `--config` file."""
+    gates = gates_of(request)
+    body = await read_body(request, gates.settings.max_body_bytes)
+    envelope = _read(decode_text(body), _media_type(request.headers.get("content-type", "")))
+    if vllm_version:
+        if envelope.vllm_versions:
+            problem = Problem("given-twice", "the version is given twice", pointer="/vllm_version")
+            raise InvalidEnvelope("vllm_version is in the body and in the query", (problem,))
+        envelope = replace(envelope, vllm_versions=tuple(vllm_version))
+    verdicts = judge(envelope, gates.library, gates.settings.vllm_version)
+    accepted = all(verdict.accepted for verdict in verdicts)
+    return _render(verdicts, request.headers, 200 if accepted else on_reject)
+
+
+def _media_type(header: str) -> str:
+    return header.partition(";")[0].strip().lower()
+
+
+def _read(text: str, media_type: str) -> Envelope:
+    if media_type == "application/json":
+        return read_envelope(decode_json(text))
+    if media_type == "text/plain":
+        return Envelope(proposal=parse_command(text))
+    if media_type in _YAML_TYPES:
+        return Envelope(proposal=parse_config_yaml(text))
+    if media_type in _UNTYPED:
+        return read_text(text, source="body")
+    raise UnsupportedMedia(
+        f"Content-Type {media_type!r} is not read; send application/json (an envelope), "
+        "text/plain (a shell command) or application/yaml (a vLLM --config file)"
+    )
+
+
+def _render(verdicts: Sequence[Verdict], headers: Mapping[str, str], status: int) -> Response:
+    wanted = headers.get("accept", "")
+    if _SARIF in wanted:
+        return Response(render_sarif(verdicts), status, media_type=_SARIF)
+    if "text/plain" in wanted and "json" not in wanted:
+        return PlainTextResponse(render_text(verdicts), status)
+    body: dict[str, Any] = answer(verdicts)
+    return JSONResponse(body, status)

@@ -1,0 +1,311 @@
+"""The command line: `vllm-admission validate | replay | serve | simulate | demo`.
+
+Exit codes: 0 accepted or consistent, 1 rejected or inconsistent, 2 unusable input or usage,
+3 undetermined or unproven. A batch exits with the worst of its lines, in the order 2, 1, 3, 0.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace as with_fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, NoReturn
+
+import typer
+
+from app import batch as batches
+from app.catalogue import CatalogueLibrary
+from app.documents import decode_json, decode_text
+from app.errors import AdmissionError, UnusableInput
+from app.proposal.envelope import Envelope, read_envelope
+from app.proposal.proposal import Hardware, Variable
+from app.proposal.read import read_text
+from app.proposal.shell import parse_command
+from app.replay.report import Report
+from app.replay.report import render_text as render_report
+from app.replay.report import replay as replay_case
+from app.settings import Settings
+from app.validation import answer, judge, overall
+from app.verdict.location import Location
+from app.verdict.render.github import render_github
+from app.verdict.render.junit import render_junit
+from app.verdict.render.sarif import render_sarif
+from app.verdict.render.text import render_text
+from app.verdict.verdict import Outcome, Verdict
+
+cli = typer.Typer(
+    name="vllm-admission",
+    help="Configuration, request and replay gates in front of vLLM.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+UNUSABLE: Final = 2
+EXIT: Final[dict[str, int]] = {
+    Outcome.ACCEPTED: 0,
+    Outcome.REJECTED: 1,
+    Outcome.UNDETERMINED: 3,
+    "consistent": 0,
+    "inconsistent": 1,
+    "unproven": 3,
+}
+_WORST_FIRST: Final = (UNUSABLE, 1, 3, 0)
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+
+
+class Format(StrEnum):
+    """Output formats of `validate`."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    SARIF = "sarif"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+class ReportFormat(StrEnum):
+    """Output formats of `replay`."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+_RENDERERS: Final[dict[Format, Callable[[Sequence[Verdict]], str]]] = {
+    Format.TEXT: render_text,
+    Format.JSON: lambda verdicts: json.dumps(answer(verdicts), indent=2) + "\n",
+    Format.JSONL: lambda verdicts: "".join(json.dumps(v.as_json()) + "\n" for v in verdicts),
+    Format.SARIF: render_sarif,
+    Format.JUNIT: render_junit,
+    Format.GITHUB: render_github,
+}
+_REPORT_RENDERERS: Final[dict[ReportFormat, Callable[[Report], str]]] = {
+    ReportFormat.TEXT: render_report,
+    ReportFormat.JSON: lambda report: json.dumps(report.as_json(), indent=2) + "\n",
+    ReportFormat.JSONL: lambda report: json.dumps(report.as_json()) + "\n",
+}
+
+
+@cli.command(epilog="A command line, directly: vllm-admission validate -- vllm serve MODEL ...")
+def validate(
+    context: typer.Context,
+    file: Annotated[
+        str | None, typer.Argument(help="A proposal in any form; - is standard input.")
+    ] = None,
+    vllm_version: Annotated[
+        list[str] | None, typer.Option("--vllm-version", metavar="V", help="May be repeated.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="K=V", help="May be repeated.")
+    ] = None,
+    model_config: Annotated[
+        Path | None, typer.Option("--model-config", help="The model's config.json.")
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option("--hardware", metavar="GPU:COUNT", help="H100-80GB:8, or cpu.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option("--batch", help="JSON lines, an envelope each; - is standard input."),
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
+) -> None:
+    """Say whether `vllm serve` would accept a proposed configuration."""
+    words: list[str] | None = context.obj
+    if [file, batch, words].count(None) != 2:
+        raise typer.BadParameter("give exactly one of FILE, --batch FILE or `-- vllm serve …`")
+    settings = Settings()
+    library = CatalogueLibrary(settings.catalogue_dir)
+    if batch is not None:
+        if vllm_version or env or model_config or hardware:
+            raise typer.BadParameter("in a batch each line says its version, env and facts")
+        _validate_batch(batch, library, settings.vllm_version, output)
+    envelope = _extended(_read_proposal(file, words), env, model_config, hardware)
+    if vllm_version:
+        if envelope.vllm_versions:
+            raise typer.BadParameter("--vllm-version is given, and the envelope names a version")
+        envelope = with_fields(envelope, vllm_versions=tuple(vllm_version))
+    verdicts = judge(envelope, library, settings.vllm_version)
+    sys.stdout.write(_RENDERERS[output](verdicts))
+    raise typer.Exit(EXIT[overall(verdicts)])
+
+
+@cli.command()
+def replay(
+    file: Annotated[
+        str | None,
+        typer.Argument(help="{vllm_version, request, response}; - is standard input."),
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option("--batch", help="JSON lines, a case each; - is standard input.")
+    ] = None,
+    output: Annotated[
+        ReportFormat, typer.Option("--format", help="Output format.")
+    ] = ReportFormat.TEXT,
+) -> None:
+    """Say whether a response is what the engine drew, from its masks and logprobs."""
+    if (file is None) == (batch is None):
+        raise typer.BadParameter("give exactly one of FILE or --batch FILE")
+    if batch is not None:
+        _replay_batch(batch, output)
+    with _open(file or "-") as stream:
+        report = replay_case(stream.read())
+    sys.stdout.write(_REPORT_RENDERERS[output](report))
+    raise typer.Exit(EXIT[report.verdict])
+
+
+@cli.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8080,
+) -> None:
+    """Run the service; settings come from VLLM_ADMISSION_… environment variables."""
+    from app.serving import run_service
+
+    run_service(Settings(), host, port)
+
+
+@cli.command(epilog="With the backend's own options: vllm-admission simulate -- vllm serve toy ...")
+def simulate(
+    context: typer.Context,
+    vllm_version: Annotated[
+        str, typer.Option("--vllm-version", metavar="V", help="Whose behaviour to show.")
+    ] = "0.32.0",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+) -> None:
+    """Run the simulated vLLM backend: a toy model, that version's wire format and draw."""
+    from app.serving import run_simulator
+
+    words: list[str] | None = context.obj
+    run_simulator(vllm_version, None if words is None else _quoted(words), host, port)
+
+
+@cli.command()
+def demo(
+    vllm_version: Annotated[
+        str, typer.Option("--vllm-version", metavar="V", help="Whose behaviour to show.")
+    ] = "0.32.0",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8080,
+) -> None:
+    """Run the service in front of the simulated backend, in one process."""
+    from app.serving import run_demo
+
+    run_demo(vllm_version, host, port)
+
+
+def main() -> None:
+    """Run the command line; the console script."""
+    head, words = _split(sys.argv[1:])
+    try:
+        cli(head, obj=words)
+    except AdmissionError as error:
+        sys.stderr.write(f"vllm-admission: {error}\n")
+        sys.exit(UNUSABLE)
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """Take what follows `--`: vllm serve's own words, which typer must not read."""
+    if "--" not in argv:
+        return argv, None
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def _quoted(words: list[str]) -> str:
+    """Turn words that a shell has already split back into a command."""
+    quoted = []
+    for word in words:
+        name = _ASSIGNMENT.match(word)
+        leading = name is not None and len(quoted) == sum("=" in q for q in quoted)
+        cut = len(name.group()) if name is not None and leading else 0
+        quoted.append(word[:cut] + (shlex.quote(word[cut:]) if word[cut:] or not cut else ""))
+    return " ".join(quoted)
+
+
+@contextmanager
+def _open(name: str) -> Iterator[BinaryIO]:
+    """Open a file to read, or standard input for `-`."""
+    with ExitStack() as stack:
+        try:
+            stream = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
+        except OSError as error:
+            raise UnusableInput(f"{name} cannot be read: {error.strerror}") from None
+        yield stream
+
+
+def _read_proposal(file: str | None, words: list[str] | None) -> Envelope:
+    if words is not None:
+        return Envelope(proposal=parse_command(_quoted(words)))
+    source = file or "-"
+    with _open(source) as stream:
+        return read_text(decode_text(stream.read(), what=source), source=source)
+
+
+def _extended(
+    envelope: Envelope, env: list[str] | None, model_config: Path | None, hardware: str | None
+) -> Envelope:
+    """Add what the options say about the proposal."""
+    proposal = envelope.proposal
+    variables = dict(proposal.environment)
+    for entry in env or ():
+        name, equals, value = entry.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--env takes NAME=VALUE, not {entry!r}")
+        variables[name] = Variable(name, value, Location(variable=name, source="--env"))
+    proposal = with_fields(proposal, environment=variables)
+    if model_config is not None:
+        what = str(model_config)
+        with _open(what) as stream:
+            facts = decode_json(decode_text(stream.read(), what=what), what=what)
+        proposal = with_fields(proposal, model_config=facts)
+    if hardware is not None:
+        gpu, _, count = hardware.partition(":")
+        if count and not (count.isdigit() and int(count)):
+            raise typer.BadParameter(f"--hardware takes GPU or GPU:COUNT, not {hardware!r}")
+        proposal = with_fields(
+            proposal, hardware=Hardware(gpu or None, int(count) if count else None)
+        )
+    return with_fields(envelope, proposal=proposal)
+
+
+def _validate_batch(
+    name: str, library: CatalogueLibrary, default_version: str | None, output: Format
+) -> NoReturn:
+    if output not in {Format.JSONL, Format.TEXT}:
+        raise typer.BadParameter("a batch is written with --format jsonl")
+
+    def handle(document: Any) -> batches.Answer:
+        verdicts = judge(read_envelope(document), library, default_version)
+        return batches.Answer(answer(verdicts), EXIT[overall(verdicts)])
+
+    _run_batch(name, handle)
+
+
+def _replay_batch(name: str, output: ReportFormat) -> NoReturn:
+    if output is ReportFormat.JSON:
+        raise typer.BadParameter("a batch is written with --format jsonl")
+
+    def handle(document: Any) -> batches.Answer:
+        report = replay_case(document)
+        return batches.Answer(report.as_json(), EXIT[report.verdict])
+
+    _run_batch(name, handle)
+
+
+def _run_batch(name: str, handle: Callable[[Any], batches.Answer]) -> NoReturn:
+    codes = {0}
+    with _open(name) as stream:
+        for line in batches.answers(stream, handle, unusable=UNUSABLE):
+            codes.add(line.exit_code)
+            sys.stdout.write(batches.write(line))
+    raise typer.Exit(next(code for code in _WORST_FIRST if code in codes))

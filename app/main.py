@@ -1,0 +1,65 @@
+"""The application: three gates wired together. Nothing happens at import time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+
+from app.admitted import admit
+from app.api import meta, operations, problems, replay, validate
+from app.api.context import RequestContext
+from app.api.document import Service
+from app.api.proxy import RequestGate, relay_routes
+from app.api.state import Gates
+from app.catalogue import CatalogueLibrary
+from app.settings import Settings
+
+_DESCRIPTION: Final = (
+    "Three gates around a vLLM backend. **Configuration**: would `vllm serve` accept this? "
+    "**Request**: every other path is checked against the admitted configuration and relayed to "
+    "the backend. **Replay**: is this response what the engine drew?"
+)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Make the service.
+
+    Args:
+        settings: read from the environment if not given.
+
+    Raises:
+        CatalogueError: the catalogue directory of the settings is unusable.
+    """
+    settings = settings or Settings()
+    library = CatalogueLibrary(settings.catalogue_dir)
+    admitted = admit(settings, library)
+    metrics = CollectorRegistry()
+    gate = RequestGate(settings, library, admitted.config, metrics)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gate.start()
+        try:
+            yield
+        finally:
+            await gate.aclose()
+
+    app = Service(
+        title="vllm-admission",
+        summary="Configuration, request and replay gates in front of vLLM",
+        description=_DESCRIPTION,
+        version=operations.service_version(),
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        lifespan=lifespan,
+    )
+    app.state.gates = Gates(settings, library, admitted, gate, metrics)
+    problems.install(app)
+    for module in (validate, replay, meta, operations):
+        app.include_router(module.router)
+    app.router.routes.extend(relay_routes(gate))
+    app.add_middleware(RequestContext)
+    return app
