@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from app.verdict.finding import Finding
 from app.verdict.location import Location
 
 
@@ -21,6 +22,19 @@ class Form(StrEnum):
     COMMAND = "command"
     CONFIG = "config"
     CONFIG_YAML = "config_yaml"
+
+
+class Entrypoint(StrEnum):
+    """What reads the proposal, which decides a few meanings.
+
+    `vllm serve` drops a `false` in a `--config` file and wants the model as a positional;
+    the module `vllm.entrypoints.openai.api_server` does neither. Engine kwargs
+    (`AsyncEngineArgs(**kwargs)`) pass no command line at all.
+    """
+
+    SERVE = "vllm serve"
+    API_SERVER = "python -m vllm.entrypoints.openai.api_server"
+    ENGINE_ARGS = "AsyncEngineArgs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +82,12 @@ class Proposal:
 
     Exactly one of `words` (forms args and command), `kwargs` (form config) or `yaml` (form
     config_yaml) carries it. `files` are the `--config` files given along, by the name that the
-    command line uses. `source` is the text that locations with a line point into.
+    command line uses. `source` is the text that locations with a line point into. `findings`
+    are what came up while reading it, before any vLLM version was asked.
     """
 
     form: Form
+    entrypoint: Entrypoint = Entrypoint.SERVE
     words: tuple[Word, ...] = ()
     kwargs: Mapping[str, Any] | None = None
     yaml: YamlFile | None = None
@@ -80,3 +96,4 @@ class Proposal:
     source: str | None = None
     model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
+    findings: tuple[Finding, ...] = ()

@@ -1,0 +1,246 @@
+"""A vLLM `--config` file, read as vLLM reads it, with the place of every key and value.
+
+vLLM uses PyYAML's `safe_load` (YAML 1.1: `on` is true, `1e3` a string, the last of two equal
+keys wins), `utils/argparse_utils.py::FlexibleArgumentParser.load_config_file`; so does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from app.errors import MalformedDocument, PayloadTooLarge, Problem
+from app.proposal.positions import LineIndex
+from app.proposal.proposal import Form, Proposal, YamlFile
+from app.verdict.location import Location
+
+MAX_TEXT: Final = 1 << 20
+MAX_DEPTH: Final = 64
+MAX_NODES: Final = 100_000
+
+_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One top-level key with its value, as PyYAML constructs them.
+
+    `start` and `end` are the offsets of key and value together, `value_start` and `value_end`
+    those of the value. `overridden` are the places of the same key before; the last one wins.
+    """
+
+    key: Any
+    value: Any
+    node: Node
+    key_location: Location
+    location: Location
+    start: int
+    end: int
+    value_start: int
+    value_end: int
+    overridden: tuple[Location, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDocument:
+    """The top level of a `--config` file.
+
+    `kind` is "mapping", or "empty", "list", "scalar" for what vLLM cannot use; `entries` are in
+    the order of the file. `repeated` are places of nested keys given twice.
+    """
+
+    kind: str
+    entries: tuple[ConfigEntry, ...]
+    location: Location
+    repeated: tuple[Location, ...]
+    index: LineIndex
+
+    def locate(self, entry: ConfigEntry, path: tuple[str | int, ...]) -> Location:
+        """Give the place of a value nested in an entry; of the nearest parent if it is merged."""
+        node = entry.node
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                break
+            node = found
+        return _location(self.index, node)
+
+
+def parse_config_yaml(text: str, *, source: str = "config_yaml") -> Proposal:
+    """Make a proposal of a `--config` file alone, as `vllm serve --config FILE` would start it.
+
+    Raises:
+        MalformedDocument: it is not YAML; the error gives line and column.
+        PayloadTooLarge: it is larger than any configuration.
+    """
+    read_config(text, source)
+    return Proposal(form=Form.CONFIG_YAML, yaml=YamlFile(source, text), source=text)
+
+
+def read_config(text: str, source: str) -> ConfigDocument:
+    """Read a `--config` file; time and memory are bounded, whatever aliases it has.
+
+    Raises:
+        MalformedDocument: not YAML, or nested or repeated by aliases beyond reason.
+        PayloadTooLarge: it is larger than any configuration.
+    """
+    if len(text) > MAX_TEXT:
+        raise PayloadTooLarge(f"a --config file of more than {MAX_TEXT} characters is not read")
+    index = LineIndex(text, source)
+    try:
+        _check_events(text, source)
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            _check_size(root, index)
+            repeated = _repeated_keys(root, index)
+            kind, entries = _entries(loader, root, index)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        detail = error.problem or error.context or "not YAML"
+        raise _broken(source, detail, mark) from None
+    except RecursionError:
+        raise _broken(source, "aliases nest too deeply") from None
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        raise _broken(source, " ".join(str(error).split())) from None
+    location = _location(index, root) if root is not None else index.location(0, 0)
+    return ConfigDocument(kind, entries, location, repeated, index)
+
+
+def _check_events(text: str, source: str) -> None:
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if isinstance(event, yaml.events.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.events.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise _broken(source, f"nested more than {MAX_DEPTH} deep", event.start_mark)
+        if count > MAX_NODES:
+            raise _broken(source, f"more than {MAX_NODES} values", event.start_mark)
+
+
+def _check_size(root: Node | None, index: LineIndex) -> None:
+    """Refuse what aliases blow up, counting each alias as the copy it becomes."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size(node: Node) -> int:
+        key = id(node)
+        if key in open_nodes:
+            raise _broken(index.source, "this alias contains itself", node.start_mark)
+        if key not in sizes:
+            open_nodes.add(key)
+            sizes[key] = 1 + sum(size(child) for child in _children(node))
+            open_nodes.discard(key)
+        if sizes[key] > MAX_NODES:
+            raise _broken(
+                index.source, f"aliases repeat this beyond {MAX_NODES} values", node.start_mark
+            )
+        return sizes[key]
+
+    if root is not None:
+        size(root)
+
+
+def _children(node: Node) -> list[Node]:
+    if isinstance(node, MappingNode):
+        return [child for pair in node.value for child in pair]
+    return list(node.value) if isinstance(node, SequenceNode) else []
+
+
+def _repeated_keys(root: Node | None, index: LineIndex) -> tuple[Location, ...]:
+    """Find keys given twice in one nested mapping; those of the top level are in the entries."""
+    found: list[Location] = []
+    stack = [] if root is None else _children(root)
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.extend(_children(node))
+        if isinstance(node, MappingNode):
+            keys: set[tuple[str, str]] = set()
+            for key, _ in node.value:
+                if isinstance(key, ScalarNode):
+                    if (key.tag, key.value) in keys:
+                        found.append(_location(index, key))
+                    keys.add((key.tag, key.value))
+    return tuple(found)
+
+
+def _entries(
+    loader: Any, root: Node | None, index: LineIndex
+) -> tuple[str, tuple[ConfigEntry, ...]]:
+    if root is None or root.tag == "tag:yaml.org,2002:null":
+        return "empty", ()
+    if not isinstance(root, MappingNode) or root.tag != "tag:yaml.org,2002:map":
+        _construct(loader, root, index)
+        return ("list" if isinstance(root, SequenceNode) else "scalar"), ()
+    _construct(loader, root, index)  # as safe_load does, so that its errors are vLLM's
+    entries: dict[Any, ConfigEntry] = {}
+    for key_node, value_node in root.value:  # `<<` is merged in by now
+        key = _construct(loader, key_node, index)
+        if not isinstance(key, Hashable):
+            raise _broken(index.source, "found unhashable key", key_node.start_mark)
+        before = entries.get(key)
+        overridden = () if before is None else (*before.overridden, before.key_location)
+        location = _location(index, value_node)
+        entries[key] = ConfigEntry(
+            key=key,
+            value=_construct(loader, value_node, index),
+            node=value_node,
+            key_location=_location(index, key_node),
+            location=location,
+            start=key_node.start_mark.index,
+            end=value_node.end_mark.index,
+            value_start=value_node.start_mark.index,
+            value_end=value_node.end_mark.index,
+            overridden=overridden,
+        )
+    return "mapping", tuple(entries.values())
+
+
+def _construct(loader: Any, node: Node, index: LineIndex) -> Any:
+    try:
+        value = loader.construct_object(node, deep=True)
+    except ConstructorError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise _broken(index.source, f"{error}", node.start_mark) from None
+    return value
+
+
+def _child(node: Node, step: str | int) -> Node | None:
+    if isinstance(node, MappingNode):
+        matches = [value for key, value in node.value if key.value == str(step)]
+        return matches[-1] if matches else None
+    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
+        child: Node = node.value[step]
+        return child
+    return None
+
+
+def _location(index: LineIndex, node: Node) -> Location:
+    start, end = node.start_mark.index, node.end_mark.index
+    if isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style:
+        end = len(index.text[:end].rstrip())
+    return index.location(start, max(start, end))
+
+
+def _broken(source: str, detail: str, mark: Any = None) -> MalformedDocument:
+    problem = Problem(
+        "malformed-yaml",
+        detail,
+        line=None if mark is None else mark.line + 1,
+        column=None if mark is None else mark.column + 1,
+    )
+    return MalformedDocument(f"{source} is not valid YAML", (problem,))

@@ -1,0 +1,192 @@
+"""The JSON envelope: a proposal with what is known about where it will run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from app.errors import InvalidEnvelope, Problem
+from app.proposal.config_yaml import parse_config_yaml
+from app.proposal.proposal import Entrypoint, Form, Hardware, Proposal, Variable, Word
+from app.proposal.shell import MAX_WORDS, parse_command
+from app.verdict.location import Location
+
+FORMS: Final = ("args", "command", "config", "config_yaml")
+_KEYS: Final = (
+    *FORMS,
+    *("env", "files", "vllm_version", "vllm_versions", "model_config", "hardware", "id"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """One proposal to judge, for the versions named, with the caller's `id` for it."""
+
+    proposal: Proposal
+    vllm_versions: tuple[str, ...] = ()
+    id: Any = None
+
+
+def read_envelope(data: object) -> Envelope:
+    """Read an envelope from decoded JSON.
+
+    Exactly one of `args` (what follows `vllm serve`, a list of strings), `command` (shell text),
+    `config` (engine kwargs as an object, keys with `_` or `-`) and `config_yaml` (the text of a
+    `--config` file). `env` gives environment variables: strings, or integers, which become their
+    digits; null means unset. Booleans and fractions are refused, since `true`, `True` and `1`
+    are three different values to vLLM. `files` gives the text of the files that `--config`
+    names; `model_config` the model's config.json; `hardware` is `{"gpu": …, "count": …}`.
+
+    Raises:
+        InvalidEnvelope: with a pointer to each thing that is wrong.
+        MalformedDocument: the command or YAML text in it cannot be read.
+    """
+    if not isinstance(data, Mapping):
+        raise _invalid(Problem("not-an-object", "the envelope is a JSON object", pointer=""))
+    problems = [_unknown_key(key) for key in data if key not in _KEYS]
+    given = [form for form in FORMS if data.get(form) is not None]
+    if len(given) != 1:
+        which = f"it has {' and '.join(given)}" if given else "it has none"
+        detail = f"give exactly one of {', '.join(FORMS)}; {which}"
+        problems.append(Problem("one-form", detail, pointer=""))
+    reader = _Reader(problems)
+    environment = reader.environment(data.get("env"))
+    files = reader.texts(data.get("files"), "files")
+    versions = reader.versions(data)
+    model_config = reader.mapping(data.get("model_config"), "model_config")
+    hardware = reader.hardware(data.get("hardware"))
+    form = given[0] if len(given) == 1 else None
+    proposal = reader.proposal(form, data[form]) if form is not None else None
+    if proposal is None or problems:
+        raise _invalid(*problems)
+    proposal = replace(
+        proposal,
+        environment={**proposal.environment, **environment},
+        files={**proposal.files, **files},
+        model_config=model_config,
+        hardware=hardware,
+    )
+    return Envelope(proposal=proposal, vllm_versions=versions, id=data.get("id"))
+
+
+class _Reader:
+    """Reads the members, collecting what is wrong so that all of it is told at once."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+
+    def proposal(self, form: str, value: object) -> Proposal | None:
+        if form == "args":
+            return self._args(value)
+        if form == "config":
+            kwargs = self.mapping(value, "config")
+            return Proposal(form=Form.CONFIG, entrypoint=Entrypoint.ENGINE_ARGS, kwargs=kwargs)
+        if not isinstance(value, str):
+            self._wrong(f"/{form}", "a string")
+            return None
+        return parse_command(value) if form == "command" else parse_config_yaml(value)
+
+    def _args(self, value: object) -> Proposal | None:
+        if not isinstance(value, list):
+            self._wrong("/args", "a list of strings, what follows `vllm serve`")
+            return None
+        if len(value) > MAX_WORDS:
+            self._wrong("/args", f"at most {MAX_WORDS} words")
+            return None
+        words = []
+        for i, text in enumerate(value):
+            if not isinstance(text, str) or "\0" in text:
+                self._wrong(f"/args/{i}", f'a string without NUL, such as "{text}"')
+                continue
+            words.append(Word(text, Location(argv_index=i, pointer=f"/args/{i}", text=text[:120])))
+        return Proposal(form=Form.ARGS, words=tuple(words))
+
+    def environment(self, value: object) -> dict[str, Variable]:
+        variables = {}
+        for name, text in self.mapping(value, "env", absent={}).items():
+            pointer = f"/env/{escape_pointer(name)}"
+            if text is None:
+                continue
+            if isinstance(text, bool) or not isinstance(text, str | int):
+                self._wrong(
+                    pointer, f'a string, such as "{int(text)}"' if text in (0, 1) else "a string"
+                )
+                continue
+            location = Location(pointer=pointer, variable=name)
+            variables[name] = Variable(name, str(text), location)
+        return variables
+
+    def texts(self, value: object, member: str) -> dict[str, str]:
+        texts = {}
+        for name, text in self.mapping(value, member, absent={}).items():
+            if isinstance(text, str):
+                texts[name] = text
+            else:
+                self._wrong(f"/{member}/{escape_pointer(name)}", "the text of the file")
+        return texts
+
+    def versions(self, data: Mapping[str, Any]) -> tuple[str, ...]:
+        one, several = data.get("vllm_version"), data.get("vllm_versions")
+        if one is not None and several is not None:
+            detail = "give vllm_version or vllm_versions, not both"
+            self._problems.append(Problem("given-twice", detail, pointer="/vllm_versions"))
+        if several is not None:
+            if not isinstance(several, list) or not several:
+                self._wrong("/vllm_versions", 'a list such as ["0.32.0"]')
+                return ()
+            for i, version in enumerate(several):
+                if not isinstance(version, str):
+                    self._wrong(f"/vllm_versions/{i}", 'a string such as "0.32.0"')
+            return tuple(dict.fromkeys(v for v in several if isinstance(v, str)))
+        if one is not None and not isinstance(one, str):
+            self._wrong("/vllm_version", 'a string such as "0.32.0"')
+            return ()
+        return () if one is None else (one,)
+
+    def hardware(self, value: object) -> Hardware | None:
+        if value is None:
+            return None
+        members = self.mapping(value, "hardware", absent={})
+        for key in members:
+            if key not in {"gpu", "count"}:
+                detail = f"unknown key {key!r}; hardware has gpu and count"
+                pointer = f"/hardware/{escape_pointer(key)}"
+                self._problems.append(Problem("unknown-key", detail, pointer=pointer))
+        gpu, count = members.get("gpu"), members.get("count")
+        if gpu is not None and not isinstance(gpu, str):
+            self._wrong("/hardware/gpu", 'a product name such as "H100-80GB", or "cpu"')
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+            self._wrong("/hardware/count", "the number of devices, an integer")
+        elif isinstance(count, int) and count < 0:
+            self._wrong("/hardware/count", "0 or more")
+        return Hardware(
+            gpu if isinstance(gpu, str) else None, count if isinstance(count, int) else None
+        )
+
+    def mapping(self, value: object, member: str, absent: dict[str, Any] | None = None) -> Any:
+        if value is None:
+            return absent
+        if not isinstance(value, Mapping):
+            self._wrong(f"/{member}", "an object")
+            return {}
+        return value
+
+    def _wrong(self, pointer: str, wanted: str) -> None:
+        self._problems.append(Problem("wrong-type", f"must be {wanted}", pointer=pointer))
+
+
+def escape_pointer(key: object) -> str:
+    """Escape one step of a JSON pointer (RFC 6901)."""
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def _unknown_key(key: object) -> Problem:
+    close = difflib.get_close_matches(str(key)[:64], _KEYS, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(_KEYS)}"
+    return Problem("unknown-key", f"unknown key {key!r}{hint}", pointer=f"/{escape_pointer(key)}")
+
+
+def _invalid(*problems: Problem) -> InvalidEnvelope:
+    return InvalidEnvelope("the envelope is not valid", problems)
