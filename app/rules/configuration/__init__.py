@@ -1,0 +1,1 @@
+"""The rules of the configuration gate, a module an area."""

@@ -1,0 +1,117 @@
+"""The verdict on a proposal for one vLLM version, and the corrected proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from app.catalogue import Catalogue
+from app.proposal.edit import apply_edits
+from app.proposal.proposal import Proposal
+from app.proposal.render import render
+from app.rules.registry import CrashHook, Registry, default_registry, run
+from app.rules.runner import decide_runner
+from app.serve_config.resolve import resolve
+from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
+from app.verdict.finding import Finding, Severity
+from app.verdict.fix import Fix
+from app.verdict.verdict import NotChecked, Verdict
+
+# Each round mends everything known; what a round uncovers (a value behind a syntax error, a
+# flag that only mattered with another) takes one more.
+_ROUNDS: Final = 6
+
+
+def validate(
+    proposal: Proposal,
+    catalogue: Catalogue,
+    *,
+    registry: Registry | None = None,
+    on_crash: CrashHook | None = None,
+) -> Verdict:
+    """Judge a proposal; where it is not accepted, mend it if its fixes suffice."""
+    registry = registry or default_registry()
+    verdict = _judge(proposal, catalogue, registry, on_crash)
+    if verdict.accepted:
+        return verdict
+    corrected = _corrected(proposal, verdict, catalogue, registry)
+    return replace(verdict, corrected=corrected)
+
+
+def _judge(
+    proposal: Proposal, catalogue: Catalogue, registry: Registry, on_crash: CrashHook | None
+) -> Verdict:
+    resolution = resolve(proposal, catalogue)
+    findings, not_checked = run(registry.rules, resolution.config, on_crash)
+    return Verdict.of(
+        catalogue.vllm_version,
+        (*resolution.findings, *findings),
+        not_checked=_once(not_checked),
+        settings=_settings(resolution.config),
+    )
+
+
+def _corrected(
+    proposal: Proposal, verdict: Verdict, catalogue: Catalogue, registry: Registry
+) -> dict[str, Any] | None:
+    """Apply fixes until accepted: the safe ones first, others only when those run out."""
+    applied: list[Fix] = []
+    for _ in range(_ROUNDS):
+        fixes = _next_fixes(verdict.findings, applied)
+        if not fixes:
+            return None
+        applied.extend(fixes)
+        edits = [edit for fix in fixes for edit in fix.edits]
+        proposal = apply_edits(proposal, edits, catalogue)
+        verdict = _judge(proposal, catalogue, registry, None)
+        if verdict.accepted:
+            return {
+                **render(proposal),
+                "fixes": [fix.description for fix in applied],
+                "safe": all(fix.safe for fix in applied),
+            }
+    return None
+
+
+def _next_fixes(findings: Iterable[Finding], applied: Sequence[Fix]) -> tuple[Fix, ...]:
+    decisive = [f for f in findings if f.undecided or f.severity is Severity.ERROR]
+    fresh = dict.fromkeys(f.fix for f in decisive if f.fix is not None and f.fix not in applied)
+    safe = tuple(fix for fix in fresh if fix.safe)
+    return safe or tuple(fresh)
+
+
+def _once(entries: Iterable[NotChecked]) -> tuple[NotChecked, ...]:
+    return tuple(dict.fromkeys(entries))
+
+
+def _settings(config: ServeConfig) -> dict[str, Any]:
+    """Give the settings that were given, by destination, and what vLLM derives from them."""
+    given = {
+        dest: _setting(setting)
+        for dest, setting in sorted(config.settings.items())
+        if setting.origin is not Origin.DEFAULT
+    }
+    return {"given": given, "derived": _derived(config)}
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    value = setting.value
+    body: dict[str, Any] = {
+        "value": value.text if isinstance(value, Unresolved) else value,
+        "origin": setting.origin.value,
+    }
+    if isinstance(value, Unresolved):
+        body["unresolved"] = list(value.variables)
+    if setting.location is not None:
+        body["location"] = setting.location.as_json()
+    if setting.overridden:
+        body["overridden"] = [location.as_json() for location in setting.overridden]
+    return body
+
+
+def _derived(config: ServeConfig) -> dict[str, Any]:
+    try:
+        return {"model_runner": decide_runner(config).as_json()}
+    except Abstain as question:
+        return {"model_runner": {"version": None, "because": f"it hangs on {question.needs}"}}

@@ -1,0 +1,89 @@
+"""The speculative configuration as vLLM reads it.
+
+Source: `engine/arg_utils.py::create_speculative_config` and
+`config/speculative.py::SpeculativeConfig.__post_init__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.serve_config.serve_config import Abstain, ServeConfig
+from app.verdict.location import Location
+
+# Flags that give one key of the configuration, and the key.
+_SHORTHANDS: Final = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+# Methods that a draft model's name or config.json cannot change.
+_FIXED: Final = frozenset(
+    {"eagle", "eagle3", "dflash", "dspark", "ngram", "ngram_gpu", "suffix", "custom_class"}
+    | {"extract_hidden_states"}
+)
+# What in the name of a draft model decides, in vLLM's order.
+_BY_NAME: Final = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"))
+_DRAFT_CONFIG: Final = "the draft model's config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What was given: the keys, and the settings that gave them."""
+
+    keys: Mapping[str, Any]
+    dests: tuple[str, ...]
+    place: Location | None
+
+    @property
+    def method(self) -> str:
+        """The method that vLLM settles on.
+
+        Raises:
+            Abstain: that depends on the draft model's config.json.
+        """
+        given, model = self.keys.get("method"), self.keys.get("model")
+        if given == "[ngram]":
+            return "ngram"
+        if isinstance(given, str) and given.endswith("_mtp"):
+            given = "mtp"
+        if isinstance(given, str) and given in _FIXED:
+            return given
+        if given is None and model in {"ngram", "[ngram]"}:
+            return "ngram"
+        if given is None and isinstance(model, str) and _is_import_path(model):
+            return "custom_class"
+        if isinstance(model, str):
+            name = model.lower()
+            for part, method in (*_BY_NAME, ("dspark", "dspark")):
+                if part in name:
+                    return method
+        if given in {"mtp", "medusa", "mlp_speculator"}:
+            return str(given)
+        raise Abstain(_DRAFT_CONFIG)
+
+
+def speculation_of(config: ServeConfig) -> Speculation | None:
+    """Give the speculative configuration, or None where there is none.
+
+    Raises:
+        UnresolvedValue: a part of it depends on an unresolved variable.
+    """
+    whole = config["speculative_config"]
+    dests = ["speculative_config"] if whole is not None else []
+    keys = dict(whole) if isinstance(whole, Mapping) else {}
+    keys = {str(key).replace("-", "_"): value for key, value in keys.items()}
+    for dest, key in _SHORTHANDS.items():
+        if config[dest] is not None:
+            keys[key] = config[dest]
+            dests.append(dest)
+    if not dests:
+        return None
+    return Speculation(keys, tuple(dests), config.place(dests[0]))
+
+
+def _is_import_path(model: str) -> bool:
+    parts = model.split(".")
+    return "/" not in model and len(parts) > 1 and all(part.isidentifier() for part in parts)
