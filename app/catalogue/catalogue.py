@@ -15,8 +15,9 @@ class Converter(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `name` is one of str, int, float, json, dataclass_json, human_readable_int,
     human_readable_int_or_auto, union_dict_and_str, comma_list_int_or_str,
-    lower_and_dash_to_underscore, optional, valueerror_to_argerror, unknown; the last three
-    wrap or hide another one.
+    lower_and_dash_to_underscore, none_to_empty, optional, valueerror_to_argerror, unknown.
+    `optional` (a word among `none_tokens` gives None) and `valueerror_to_argerror` wrap `of`;
+    `none_to_empty` makes "none" in any case the empty text (0.33's `--reasoning-parser`).
     """
 
     name: str = msgspec.field(name="conv", default="str")
@@ -97,10 +98,10 @@ class ConfigClass(msgspec.Struct, frozen=True, omit_defaults=True):
 
     module: str
     line: int
-    pydantic: bool
-    extra: str | None
-    post_init: bool
     fields: dict[str, ConfigField]
+    pydantic: bool = False
+    extra: str | None = None
+    post_init: bool = False
     model_validators: tuple[Any, ...] = ()
     initvars: dict[str, Any] = {}
 

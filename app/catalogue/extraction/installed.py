@@ -1,0 +1,97 @@
+"""What the extractor asks the running vLLM about itself."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_PLATFORM_BUILD = re.compile(r"\+(cpu|cu\d+|rocm[\d.]*|xpu|tpu)$")
+
+
+_PATH = re.compile(r"\s*\(?(?:/[\w.+-]+){2,}/?\)?")
+
+
+def describe(error: BaseException) -> str:
+    """Give an error's type and first sentence or line, without paths of this machine."""
+    reason = _PATH.sub("", next(iter(str(error).splitlines()), "")).split(". ")[0].strip()
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+class NoVllm(Exception):
+    """vLLM cannot be imported here."""
+
+
+class Vllm:
+    """The vLLM of this environment, and the notes on what of it could not be read."""
+
+    def __init__(self) -> None:
+        """Import vLLM.
+
+        Raises:
+            NoVllm: it is not installed, or does not import.
+        """
+        try:
+            self.package = importlib.import_module("vllm")
+        except Exception as error:  # whatever an import of foreign code raises
+            raise NoVllm(f"vLLM does not import: {type(error).__name__}: {error}") from error
+        self.not_captured: list[str] = []
+
+    @property
+    def version(self) -> str:
+        """The version of the installed distribution, without the name of a platform's build.
+
+        `0.32.0+cpu` is the code of 0.32.0; another local part is kept: a fork is its own version.
+        """
+        try:
+            version = metadata.version("vllm")
+        except metadata.PackageNotFoundError:
+            version = str(getattr(self.package, "__version__", "0+unknown"))
+        return _PLATFORM_BUILD.sub("", version)
+
+    @property
+    def platform(self) -> str:
+        """`cuda`, `rocm`, `cpu`, … or `unspecified`, as vLLM sees this machine."""
+        current = self.module("vllm.platforms").current_platform
+        return str(current._enum.name).lower()
+
+    def module(self, name: str) -> Any:
+        """Import one of vLLM's modules."""
+        return importlib.import_module(name)
+
+    def first_module(self, *names: str, attribute: str) -> ModuleType:
+        """Give the first of the modules that exists and has the attribute.
+
+        Raises:
+            ImportError: none does; the places are named.
+        """
+        for name in names:
+            try:
+                module = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name and not name.startswith(error.name):
+                    raise
+                continue
+            if hasattr(module, attribute):
+                return module
+        raise ImportError(f"no {attribute} in {', '.join(names)}")
+
+    def syntax_tree(self, relative: str) -> ast.Module:
+        """Parse one of vLLM's files, given relative to the package; empty if there is none."""
+        path = Path(str(self.package.__file__)).parent / relative
+        if not path.is_file():
+            self.note(f"{relative} is not in this version")
+            return ast.Module(body=[], type_ignores=[])
+        return ast.parse(path.read_text(encoding="utf-8"))
+
+    def note(self, text: str) -> None:
+        """Record what could not be captured."""
+        self.not_captured.append(text)
+
+    def note_failure(self, what: str, error: BaseException) -> None:
+        """Record what could not be captured, with the first line of why."""
+        self.note(f"{what}: {describe(error)}")
