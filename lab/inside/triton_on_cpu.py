@@ -1,0 +1,76 @@
+"""Lets vLLM's Model Runner V2 run on a CPU, by Triton's interpreter.
+
+vLLM chooses Model Runner V2 only where Triton has a driver for the platform, and the CPU wheel
+has none. Here Triton gets a "cpu" backend and interprets its kernels with numpy. Three things
+that the interpreter cannot do, or that kernels expect of a GPU, are helped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from lab.inside.after_import import patch_after_import
+
+
+def install() -> None:
+    """Prepare this process; must run before Triton is imported."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    patch_after_import("triton.backends", _add_cpu_backend)
+    patch_after_import("triton.runtime.interpreter", _take_integer_masks)
+    patch_after_import("triton.language.extra.libdevice", _add_log1p)
+    patch_after_import("vllm.v1.sample.ops.topk_topp_sampler", _use_pytorch_top_k_top_p)
+
+
+def _add_cpu_backend(backends: Any) -> None:
+    class Driver:
+        @staticmethod
+        def is_active() -> bool:
+            return True
+
+    class Backend:
+        driver = Driver
+        compiler = None
+
+    backends.backends["cpu"] = Backend
+
+
+def _take_integer_masks(interpreter: Any) -> None:
+    """Take load and store masks of 0 and 1, as compiled Triton does.
+
+    `vector_of_bools & scalar_bool` gives integers in the interpreter (0.28.0 to 0.31.0
+    everywhere; 0.32.0 in the kernels of speculative decoding and grammars).
+    """
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+
+    def with_bool_mask(method: Callable[..., Any], position: int) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any) -> Any:
+            mask = arguments[position]
+            if mask is not None and mask.data.dtype != bool:
+                mask = handle(mask.data.astype(bool), mask.dtype)
+                arguments = (*arguments[:position], mask, *arguments[position + 1 :])
+            return method(self, *arguments)
+
+        return call
+
+    builder.create_masked_load = with_bool_mask(builder.create_masked_load, 1)
+    builder.create_masked_store = with_bool_mask(builder.create_masked_store, 2)
+
+
+def _add_log1p(libdevice: Any) -> None:
+    """Add log1p, which the draw of 0.28.0 to 0.30.0 calls and the interpreter lacks."""
+
+    def log1p(x: Any) -> Any:
+        import numpy as np
+        import triton.language as tl
+        from triton.runtime.interpreter import TensorHandle
+
+        return tl.core.tensor(TensorHandle(np.log1p(x.handle.data), x.handle.dtype), x.type)
+
+    libdevice.log1p = log1p
+
+
+def _use_pytorch_top_k_top_p(sampler: Any) -> None:
+    """Choose vLLM's own PyTorch top-k/top-p; the interpreter cannot run its Triton kernel."""
+    sampler.HAS_TRITON = False
