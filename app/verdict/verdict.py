@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -38,7 +38,9 @@ class Verdict:
 
     `corrected` is the proposal in its own form with the fixes applied (`command`, `args`,
     `env`, `config` or `config_yaml`), present only if the gate itself accepts it. `settings`
-    are the values given (not defaults) with their origin.
+    are the values given (not defaults) with their origin, and what vLLM derives from them.
+    `sources` are the texts that locations with a line point into, by `Location.source`; they
+    are for reports and not part of the answer.
     """
 
     vllm_version: str
@@ -48,6 +50,7 @@ class Verdict:
     corrected: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] | None = None
     id: Any = None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, vllm_version: str, findings: Iterable[Finding], **rest: Any) -> Self:

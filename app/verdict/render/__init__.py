@@ -1,0 +1,1 @@
+"""Verdicts in the formats that people and tools read; one function a format."""
