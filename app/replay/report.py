@@ -1,0 +1,220 @@
+"""What replaying one exchange shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from app.replay import declarations
+from app.replay.checks import Result, Subject, check_distribution, check_exchange, check_ids
+from app.replay.diagnosis import explain
+from app.replay.evidence import Evidence
+from app.replay.rows import Draws, Outcome, Reason, Stream, draw_rows, stream_of, winner
+from app.replay.rows import contest as contest_of
+from app.replay.support import support_of
+from app.replay.wire.case import read_case
+from app.verdict.finding import Finding, Severity
+
+REPORT_SCHEMA = "vllm-admission.replay/1"
+
+
+class ReplayVerdict(StrEnum):
+    """Whether the response is what the engine drew.
+
+    Inconsistent: something refutes it. Consistent: every row's draw repeats, save rows whose
+    two best sums are too close to tell. Unproven: nothing refutes it, and evidence is missing.
+    """
+
+    CONSISTENT = "consistent"
+    INCONSISTENT = "inconsistent"
+    UNPROVEN = "unproven"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The answer of the replay gate to one case.
+
+    Attributes:
+        id: the caller's.
+        verdict: what it comes to.
+        vllm_version: that was assumed.
+        rows: `total`, `exact`, `mismatch`, `undecidable` and `undecidable_reasons`.
+        choices: a summary of each.
+        checks: rows (or exchanges) passed, failed and not checked, by check id.
+        findings: what failed, with the first rows as evidence.
+    """
+
+    id: Any
+    verdict: ReplayVerdict
+    vllm_version: str
+    rows: Mapping[str, Any]
+    choices: tuple[Mapping[str, Any], ...]
+    checks: Mapping[str, Mapping[str, int]]
+    findings: tuple[Finding, ...]
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the verdict is consistent."""
+        return self.verdict is ReplayVerdict.CONSISTENT
+
+    def as_json(self) -> dict[str, Any]:
+        """Render as the object that `POST /replay` and `--format json` give."""
+        body: dict[str, Any] = {
+            "schema": REPORT_SCHEMA,
+            "id": self.id,
+            "verdict": self.verdict.value,
+            "vllm_version": self.vllm_version,
+            "rows": dict(self.rows),
+            "choices": [dict(choice) for choice in self.choices],
+            "checks": {name: dict(counts) for name, counts in self.checks.items()},
+            "findings": [finding.as_json() for finding in self.findings],
+        }
+        if self.id is None:
+            del body["id"]
+        return body
+
+
+def replay(case: Mapping[str, Any] | bytes | str) -> Report:
+    """Replay `{vllm_version, request, response, options?, id?}`.
+
+    Raises:
+        UnusableInput: the case cannot be read; the problems say what and where.
+        UnknownVersion: that version returns no sampling masks.
+    """
+    return report_on(read_case(case))
+
+
+def report_on(evidence: Evidence) -> Report:
+    """Run every check and every draw on evidence that has been read."""
+    findings: list[Finding] = []
+    checks: dict[str, Counter[str]] = {}
+    for check, finding in check_exchange(evidence):
+        outcome = "passed" if finding is None else "failed"
+        checks.setdefault(check.id, Counter(passed=0, failed=0, not_checked=0))[outcome] += 1
+        findings += [finding] if finding is not None else []
+    summaries: list[Mapping[str, Any]] = []
+    totals: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for choice in evidence.choices:
+        ranked = not evidence.sampling.logprob_token_ids
+        subject = Subject(evidence, choice, support_of(choice, ranked=ranked))
+        draws = draw_rows(evidence, choice, subject.support)
+        results = [*check_ids(subject), *check_distribution(subject), _draw_check(subject, draws)]
+        _add_up(checks, results)
+        findings += [f for result in results if (f := result.finding(choice)) is not None]
+        summaries.append(_summary(subject, draws))
+        for outcome_ in Outcome:
+            totals[outcome_.name.lower()] += draws.count(outcome_)
+        reasons.update(draws.reason_counts())
+    rows = {
+        "total": totals.total(),
+        **{outcome_.name.lower(): totals[outcome_.name.lower()] for outcome_ in Outcome},
+        "undecidable_reasons": dict(reasons),
+    }
+    return Report(
+        id=evidence.id,
+        verdict=_verdict(findings, totals, reasons),
+        vllm_version=str(evidence.version),
+        rows=rows,
+        choices=tuple(summaries),
+        checks=checks,
+        findings=tuple(sorted(findings, key=lambda f: list(Severity).index(f.severity))),
+    )
+
+
+def render_text(report: Report) -> str:
+    """Render for people."""
+    rows = report.rows
+    counts = ", ".join(
+        f"{rows[name]} {word}"
+        for name, word in (
+            ("total", "rows"),
+            ("exact", "exact"),
+            ("mismatch", "mismatched"),
+            ("undecidable", "undecidable"),
+        )
+    )
+    lines = [f"{report.verdict.value} with vLLM {report.vllm_version}: {counts}"]
+    lines += [f"  undecidable: {count} {why}" for why, count in rows["undecidable_reasons"].items()]
+    for finding in report.findings:
+        where = f" at {finding.location}" if finding.location is not None else ""
+        lines.append(f"{finding.severity.value}[{finding.rule}]{where}")
+        lines.append(f"  {finding.message}")
+        for row in finding.evidence.get("rows", ()):
+            lines.append("    " + ", ".join(f"{name} {value}" for name, value in row.items()))
+    passed = sum(1 for check in report.checks.values() if not check["failed"])
+    lines.append(f"{passed} of {len(report.checks)} checks passed")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(
+    findings: Iterable[Finding], totals: Counter[str], reasons: Counter[str]
+) -> ReplayVerdict:
+    if totals["mismatch"] or any(f.severity is Severity.ERROR for f in findings):
+        return ReplayVerdict.INCONSISTENT
+    if not totals["exact"] or set(reasons) - {Reason.GAP_BELOW_TOLERANCE.value}:
+        return ReplayVerdict.UNPROVEN
+    return ReplayVerdict.CONSISTENT
+
+
+def _add_up(checks: dict[str, Counter[str]], results: Iterable[Result]) -> None:
+    """Add one choice's row counts; a check's first result has them, others only remark."""
+    counted: set[str] = set()
+    for result in results:
+        name = result.check.id
+        if name not in counted:
+            counted.add(name)
+            counts = checks.setdefault(name, Counter(passed=0, failed=0, not_checked=0))
+            counts.update(result.counts())
+
+
+def _draw_check(subject: Subject, draws: Draws) -> Result:
+    evidence, choice, support = subject.evidence, subject.choice, subject.support
+    failed = draws.outcomes == Outcome.MISMATCH
+    message = "the repeated draw gives another token"
+    shown: dict[str, Any] = {"tolerance": draws.tolerance}
+    stream = stream_of(evidence, choice)
+    sums = contest_of(support, stream).sums if failed.any() and isinstance(stream, Stream) else None
+    if sums is not None and (why := explain(evidence, choice, support)) is not None:
+        message += f"; {why}"
+        shown["diagnosis"] = why
+
+    def show(row: int) -> dict[str, Any]:
+        if sums is None or not isinstance(stream, Stream):
+            return {}
+        return {
+            "position": stream.first_position + row,
+            "drawn_id": winner(support, sums, row),
+            "gap": float(draws.gap[row]) if np.isfinite(draws.gap[row]) else None,
+        }
+
+    return Result(
+        check=declarations.DRAW,
+        failed=failed,
+        undecided=draws.outcomes == Outcome.UNDECIDABLE,
+        message=message,
+        show=show,
+        evidence=shown,
+    )
+
+
+def _summary(subject: Subject, draws: Draws) -> dict[str, Any]:
+    choice, support = subject.choice, subject.support
+    counts = support.masks.counts
+    gaps = np.abs(draws.gap[np.isfinite(draws.gap)])
+    return {
+        "index": choice.index,
+        "rows": len(choice),
+        **{outcome.name.lower(): draws.count(outcome) for outcome in Outcome},
+        "finish_reason": choice.finish_reason,
+        "mean_mask_size": float(counts.mean()) if len(counts) else None,
+        "singleton_rows": int(np.count_nonzero(counts == 1)),
+        "covered_rows": int(np.count_nonzero(support.covered)),
+        "smallest_gap": float(gaps.min()) if len(gaps) else None,
+        "tolerance": draws.tolerance,
+    }

@@ -1,0 +1,1 @@
+"""Wire forms of requests and responses, decoded into arrays."""

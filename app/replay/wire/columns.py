@@ -1,0 +1,181 @@
+"""Turning decoded choices into arrays, and saying what does not fit where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import InvalidEnvelope, Problem
+from app.replay.evidence import Candidates, Choice
+from app.replay.ragged import Ragged, offsets_of
+from app.replay.wire.generate import Candidate, ChoiceBody, Entry
+
+_Named: TypeAlias = Entry | Candidate
+_PlaceOf: TypeAlias = Callable[[int], str]
+
+_PREFIX = "token_id:"
+_logprob = attrgetter("logprob")
+_token_id = attrgetter("token_id")
+_token = attrgetter("token")
+_rank = attrgetter("rank")
+_top = attrgetter("top_logprobs")
+
+
+def choice_of(body: ChoiceBody, place: int) -> Choice:
+    """Turn one decoded choice into arrays.
+
+    Raises:
+        InvalidEnvelope: token ids, masks and logprobs differ in length, or a value is none.
+    """
+    pointer = f"/response/choices/{place}"
+    tokens = body.token_ids or []
+    masks = body.sampling_mask or []
+    if len(masks) != len(tokens):
+        raise _refusal(
+            "misaligned-mask",
+            f"{len(tokens)} token_ids but {len(masks)} rows in sampling_mask; there must be "
+            "one row for each token",
+            f"{pointer}/sampling_mask",
+        )
+    token_ids = _integers(tokens, f"{pointer}/token_ids")
+    rows = Ragged(
+        _integers(list(chain.from_iterable(masks)), f"{pointer}/sampling_mask"),
+        offsets_of(np.fromiter(map(len, masks), np.int64, len(masks))),
+    )
+    rows, ascending = _ascending(rows)
+    candidates: Candidates | None = None
+    if body.logprobs is not None and body.logprobs.content is not None:
+        candidates = _candidates(body.logprobs.content, len(tokens), f"{pointer}/logprobs/content")
+    return Choice(
+        index=body.index,
+        place=place,
+        token_ids=token_ids,
+        masks=rows,
+        masks_ascending=ascending,
+        candidates=candidates,
+        finish_reason=body.finish_reason,
+    )
+
+
+def _candidates(content: list[Entry], tokens: int, pointer: str) -> Candidates:
+    if len(content) != tokens:
+        raise _refusal(
+            "misaligned-logprobs",
+            f"{tokens} token_ids but {len(content)} logprobs; there must be one entry for "
+            "each token",
+            pointer,
+        )
+    tops: list[list[Candidate]] = [top or [] for top in map(_top, content)]
+    flat = list(chain.from_iterable(tops))
+    offsets = offsets_of(np.fromiter(map(len, tops), np.int64, len(tops)))
+
+    def place_of(index: int) -> str:
+        row = int(np.searchsorted(offsets, index, side="right")) - 1
+        return f"{pointer}/{row}/top_logprobs/{index - int(offsets[row])}"
+
+    def entry_of(index: int) -> str:
+        return f"{pointer}/{index}"
+
+    return Candidates(
+        named=_ids(content, entry_of),
+        sampled=_numbers(content, entry_of),
+        ids=Ragged(_ids(flat, place_of), offsets),
+        logprobs=_numbers(flat, place_of),
+        ranks=_ranks(flat, place_of),
+    )
+
+
+def _ids(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.int64]:
+    """The token each entry is about, whichever way the version names it."""
+    try:
+        if entries and entries[0].token_id is None:
+            return _parse_ids(list(map(_token, entries)))
+        ids = np.fromiter(map(_token_id, entries), np.int64, len(entries))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_one_id(e, place_of(i)) for i, e in enumerate(entries)], np.int64)
+    return ids
+
+
+def _parse_ids(tokens: list[str]) -> NDArray[np.int64]:
+    """Parse `token_id:N` for all entries at once.
+
+    Raises:
+        TypeError, ValueError: some entry is none; the caller finds out which.
+    """
+    digits = "".join(tokens).split(_PREFIX)
+    if digits[0] or len(digits) != len(tokens) + 1:
+        raise ValueError
+    return np.fromiter(map(int, digits[1:]), np.int64, len(tokens))
+
+
+def _one_id(entry: _Named, pointer: str) -> int:
+    value = entry.token_id
+    if value is None:
+        prefix, _, digits = (entry.token or "").rpartition(_PREFIX)
+        if prefix or not (digits.isascii() and digits.isdigit() and entry.token != digits):
+            raise _refusal(
+                "no-token-id",
+                f"the logprob names its token {entry.token!r} and not by id, so it cannot be "
+                "tied to the mask; ask /inference/v1/generate for tokens (output_mode "
+                '"tokens" from 0.32 on), or start the server with '
+                "--return-tokens-as-token-ids",
+                pointer,
+            )
+        value = int(digits)
+    if not -(2**63) <= value < 2**63:
+        raise _refusal("no-token-id", f"{value} does not fit in 64 bits", pointer)
+    return value
+
+
+def _numbers(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.float64]:
+    values = list(map(_logprob, entries))
+    array = np.array(values, np.float64)
+    suspect = np.flatnonzero(~(array < math.inf))
+    for index in suspect:
+        if values[index] is not None:
+            raise _refusal(
+                "no-number",
+                f"the logprob is {values[index]}: the engine's logits were not finite there, "
+                "and such a response proves nothing",
+                place_of(int(index)) + "/logprob",
+            )
+    return array
+
+
+def _ranks(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.int64]:
+    if not entries or (entries[0].rank is None and all(e.rank is None for e in entries)):
+        return np.zeros(len(entries), np.int64)
+    try:
+        return np.array([rank or 0 for rank in map(_rank, entries)], np.int64)
+    except OverflowError:
+        large = next(i for i, e in enumerate(entries) if abs(e.rank or 0) >= 2**63)
+        raise _refusal("no-rank", "the rank does not fit in 64 bits", place_of(large)) from None
+
+
+def _integers(values: Sequence[int], pointer: str) -> NDArray[np.int64]:
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except OverflowError:
+        large = next(v for v in values if not -(2**63) <= v < 2**63)
+        raise _refusal("no-token-id", f"{large} does not fit in 64 bits", pointer) from None
+
+
+def _ascending(rows: Ragged) -> tuple[Ragged, bool]:
+    """Sort the ids within each row, and say whether they were sorted."""
+    rising = rows.values[1:] >= rows.values[:-1]
+    starts = rows.offsets[1:-1]
+    rising[starts[(starts > 0) & (starts < len(rows.values))] - 1] = True
+    if rising.all():
+        return rows, True
+    order = np.lexsort((rows.values, rows.row_of))
+    return Ragged(rows.values[order], rows.offsets), False
+
+
+def _refusal(code: str, detail: str, pointer: str) -> InvalidEnvelope:
+    return InvalidEnvelope(f"{pointer}: {detail}", (Problem(code, detail, pointer),))

@@ -1,0 +1,74 @@
+"""Decoding JSON into typed partial structs, with errors that say where."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.errors import InvalidEnvelope, MalformedDocument, Problem, UnusableInput
+
+T = TypeVar("T")
+
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+
+
+def decode(data: bytes | str | msgspec.Raw, kind: type[T], *, pointer: str = "") -> T:
+    """Decode JSON text into `kind`, ignoring unknown members.
+
+    The literals NaN and Infinity, which Python writes and JSON does not have, are read too, so
+    that the caller can say which number is not one.
+
+    Raises:
+        MalformedDocument: it is not JSON.
+        InvalidEnvelope: a member has another type; the problem points to it below `pointer`.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _mistyped(error, pointer) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return convert(_decode_leniently(data, error, pointer), kind, pointer=pointer)
+
+
+def convert(value: Any, kind: type[T], *, pointer: str = "") -> T:
+    """Turn parsed JSON into `kind`, ignoring unknown members.
+
+    Raises:
+        InvalidEnvelope: a member has another type; the problem points to it below `pointer`.
+    """
+    try:
+        return msgspec.convert(value, type=kind)
+    except msgspec.ValidationError as error:
+        raise _mistyped(error, pointer) from None
+
+
+def _decode_leniently(data: bytes | str | msgspec.Raw, cause: Exception, pointer: str) -> Any:
+    raw = data if isinstance(data, str) else bytes(data)
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise MalformedDocument(
+            f"not JSON: {error.msg}",
+            (Problem("malformed-json", error.msg, pointer, error.lineno, error.colno),),
+        ) from None
+    except UnicodeDecodeError as error:
+        raise MalformedDocument(
+            "not UTF-8",
+            (Problem("not-utf-8", f"byte {error.start}: {error.reason}", pointer),),
+        ) from None
+    except (RecursionError, ValueError):
+        raise MalformedDocument(
+            "not usable JSON", (Problem("malformed-json", str(cause), pointer),)
+        ) from None
+
+
+def _mistyped(error: msgspec.ValidationError, pointer: str) -> UnusableInput:
+    match = _PATH.match(str(error))
+    what, path = (match["what"], match["path"] or "") if match else (str(error), "")
+    steps = (name or index for name, index in _STEP.findall(path))
+    where = pointer + "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+    return InvalidEnvelope(f"{where or 'the input'}: {what}", (Problem("wrong-type", what, where),))

@@ -1,0 +1,83 @@
+"""Bodies of `/inference/v1/generate`, of all versions, as far as the replay reads them.
+
+Source: `entrypoints/scale_out/token_in_token_out/protocol.py`. Structs are partial: members
+not named here are skipped by the decoder and never become objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from app.replay.wire.sampling_params import SamplingParamsBody
+
+
+class RequestBody(msgspec.Struct, gc=False):
+    """A request; `messages` and `prompt` are those of other routes."""
+
+    token_ids: list[int] | None = None
+    sampling_params: SamplingParamsBody | None = None
+    content_parts: list[Any] | None = None
+    stream: bool | None = None
+    messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+
+
+class Candidate(msgspec.Struct, gc=False):
+    """One logprob. Up to 0.31 `token` is `token_id:N`, from 0.32 `token_id` and `rank` are set."""
+
+    logprob: float | None = None
+    token_id: int | None = None
+    token: str | None = None
+    rank: int | None = None
+
+
+class Entry(msgspec.Struct, gc=False):
+    """The logprobs of one generated token."""
+
+    logprob: float | None = None
+    token_id: int | None = None
+    token: str | None = None
+    rank: int | None = None
+    top_logprobs: list[Candidate] | None = None
+
+
+class Logprobs(msgspec.Struct, gc=False):
+    """The logprobs of a choice or of a chunk."""
+
+    content: list[Entry] | None = None
+
+
+class ChoiceBody(msgspec.Struct, gc=False):
+    """A choice, or what a chunk adds to one."""
+
+    index: int = 0
+    token_ids: list[int] | None = None
+    sampling_mask: list[list[int]] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+    text: str | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """Token counts."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Metrics(msgspec.Struct, gc=False):
+    """Engine metrics of a request; `speculative_decoding` is set when it speculated."""
+
+    speculative_decoding: Any = None
+
+
+class ResponseBody(msgspec.Struct, gc=False):
+    """A whole response, or one chunk of a stream."""
+
+    choices: list[ChoiceBody] | None = None
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    object: str | None = None
+    error: Any = None

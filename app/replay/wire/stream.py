@@ -1,0 +1,114 @@
+"""Streamed responses: recorded server-sent events or lists of chunks, joined to a whole.
+
+Server-sent events: WHATWG HTML, section 9.2. vLLM ends a stream with `data: [DONE]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from app.errors import InvalidEnvelope, Problem
+from app.replay.wire.decoding import decode
+from app.replay.wire.generate import ChoiceBody, Entry, Logprobs, ResponseBody
+
+_DONE = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A stream as if it had not been one.
+
+    `repeats` lists choices whose every later chunk begins with all earlier tokens, which is
+    what cumulative chunks read as increments look like.
+    """
+
+    response: ResponseBody
+    repeats: tuple[int, ...]
+
+
+def events(text: str) -> Iterator[str]:
+    """Give the data of each event, without the final `[DONE]`.
+
+    Lines may end in LF, CRLF or CR; comments and other fields are skipped; an event without
+    its closing blank line, where a recording was cut, is given too.
+    """
+    data: list[str] = []
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for line in (*lines, ""):
+        if line:
+            name, _, value = line.partition(":")
+            if name == "data":
+                data.append(value.removeprefix(" "))
+        elif data:
+            event = "\n".join(data)
+            data.clear()
+            if event.strip() != _DONE:
+                yield event
+
+
+def decode_events(text: str, *, pointer: str) -> list[ResponseBody]:
+    """Decode recorded server-sent events of a stream.
+
+    Raises:
+        InvalidEnvelope: there is no event in the text, or one is not a chunk.
+        MalformedDocument: an event is not JSON, as when a recording was cut inside it.
+    """
+    chunks = [decode(event, ResponseBody, pointer=pointer) for event in events(text)]
+    if not chunks:
+        detail = "the text holds no server-sent events (lines beginning with `data:`)"
+        raise InvalidEnvelope(f"{pointer}: {detail}", (Problem("no-events", detail, pointer),))
+    return chunks
+
+
+def join(chunks: Sequence[ResponseBody]) -> Joined:
+    """Concatenate what each chunk adds to each choice."""
+    parts: dict[int, list[ChoiceBody]] = {}
+    whole = ResponseBody(choices=[])
+    for chunk in chunks:
+        whole.error = whole.error or chunk.error
+        whole.usage = chunk.usage or whole.usage
+        whole.metrics = chunk.metrics or whole.metrics
+        whole.object = chunk.object or whole.object
+        for choice in chunk.choices or ():
+            parts.setdefault(choice.index, []).append(choice)
+    whole.choices = [_concatenate(index, parts[index]) for index in sorted(parts)]
+    return Joined(whole, tuple(index for index in sorted(parts) if _repeats(parts[index])))
+
+
+def _concatenate(index: int, parts: Sequence[ChoiceBody]) -> ChoiceBody:
+    token_ids: list[int] = []
+    masks: list[list[int]] | None = None
+    content: list[Entry] | None = None
+    finish_reason: str | None = None
+    for part in parts:
+        token_ids += part.token_ids or ()
+        if part.sampling_mask is not None:
+            masks = masks if masks is not None else []
+            masks += part.sampling_mask
+        if part.logprobs is not None and part.logprobs.content is not None:
+            content = content if content is not None else []
+            content += part.logprobs.content
+        finish_reason = part.finish_reason or finish_reason
+    return ChoiceBody(
+        index=index,
+        token_ids=token_ids,
+        sampling_mask=masks,
+        logprobs=None if content is None else Logprobs(content=content),
+        finish_reason=finish_reason,
+    )
+
+
+def _repeats(parts: Sequence[ChoiceBody]) -> bool:
+    seen: list[int] = []
+    grown = 0
+    for part in parts:
+        ids = part.token_ids or []
+        if not ids:
+            continue
+        if seen:
+            if len(ids) <= len(seen) or ids[: len(seen)] != seen:
+                return False
+            grown += 1
+        seen = ids
+    return grown > 0
