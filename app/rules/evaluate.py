@@ -49,6 +49,7 @@ def _judge(
         (*resolution.findings, *findings),
         not_checked=_once(not_checked),
         settings=_settings(resolution.config),
+        sources=_sources(proposal),
     )
 
 
@@ -76,9 +77,27 @@ def _corrected(
 
 def _next_fixes(findings: Iterable[Finding], applied: Sequence[Fix]) -> tuple[Fix, ...]:
     decisive = [f for f in findings if f.undecided or f.severity is Severity.ERROR]
-    fresh = dict.fromkeys(f.fix for f in decisive if f.fix is not None and f.fix not in applied)
-    safe = tuple(fix for fix in fresh if fix.safe)
-    return safe or tuple(fresh)
+    fresh: list[Fix] = []
+    for fix in (finding.fix for finding in decisive):
+        if fix is not None and fix not in applied and fix not in fresh:
+            fresh.append(fix)
+    return tuple(fix for fix in fresh if fix.safe) or tuple(fresh)
+
+
+def _sources(proposal: Proposal) -> dict[str, str]:
+    """Give the texts that locations point into, by the name that locations use."""
+    sources = dict(proposal.files)
+    if proposal.yaml is not None:
+        sources[proposal.yaml.name] = proposal.yaml.text
+    places = (
+        *(w.location for w in proposal.words),
+        *(v.location for v in proposal.environment.values()),
+    )
+    if proposal.source is not None:
+        for place in places:
+            if place.source is not None and place.line is not None:
+                sources.setdefault(place.source, proposal.source)
+    return sources
 
 
 def _once(entries: Iterable[NotChecked]) -> tuple[NotChecked, ...]:

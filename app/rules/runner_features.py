@@ -142,12 +142,21 @@ def _speculative_method(asked: _Asked) -> bool:
 
 
 def _mamba_cache_all(asked: _Asked) -> bool:
-    if asked.config["mamba_cache_mode"] != "all":
+    """Whether the mode survives what models with state-space layers make of it.
+
+    Source: `model_executor/models/config.py::MambaModelConfig.verify_and_update_config`.
+    """
+    config = asked.config
+    if config["mamba_cache_mode"] != "all":
         return False
-    # Models with state-space layers replace the mode, depending on prefix caching.
-    if has_ability(asked.config, "has_inner_state"):
-        raise Abstain("what this model makes of mamba cache mode 'all'")
-    return True
+    if not has_ability(config, "has_inner_state"):
+        return True
+    caching = config["enable_prefix_caching"]
+    if caching is None:
+        if has_ability(config, "is_attention_free"):
+            return False
+        raise Abstain("whether vLLM turns prefix caching on for this model")
+    return bool(caching) and has_ability(config, "supports_mamba_prefix_caching")
 
 
 def _adaptive_without_graphs(asked: _Asked) -> bool:

@@ -33,7 +33,7 @@ def _speculative(method: str, **more: Any) -> str:
 
 
 @rule(
-    id="sampling-mask-route",
+    id="sampling-mask-route-off",
     title="No route returns the sampling masks",
     explanation="Masks are returned by `/inference/v1/generate` only. From 0.30 that route is "
     "off unless `--enable-scale-out` or `--tokens-only` is given (404 up to 0.31, then 403); "
@@ -252,14 +252,17 @@ def _acceptance(config: ServeConfig) -> Any:
 
 
 def _standard(config: ServeConfig) -> dict[str, Any]:
+    speculation = speculation_of(config)
+    rates = ("synthetic_acceptance_rates", "synthetic_acceptance_length")
+    given = () if speculation is None else tuple(r for r in rates if r in speculation.keys)
+    place = config.place("speculative_config")
     return {
-        "location": config.place("speculative_config"),
-        "related": beside(config, config.place("speculative_config")),
+        "location": place,
+        "related": beside(config, place),
         "fix": Fix(
             "accept by rejection sampling",
             (
-                RemoveFlag("speculative_config.synthetic_acceptance_rates"),
-                RemoveFlag("speculative_config.synthetic_acceptance_length"),
+                *(RemoveFlag(f"speculative_config.{rate}") for rate in given),
                 SetFlag("speculative_config.rejection_sample_method", "standard"),
             ),
             safe=False,

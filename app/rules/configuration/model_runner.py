@@ -7,7 +7,7 @@ from typing import Final
 
 from app.rules.configuration.sampling_mask import wants_mask
 from app.rules.declaration import Example
-from app.rules.facts import MachineKind, machine_of
+from app.rules.facts import MachineKind, machine_of, world_size
 from app.rules.registry import rule
 from app.rules.runner import Reason, Runner, RunnerDecision, decide_runner, runner_variable
 from app.rules.runner_features import RUNNER_VARIABLE, Moment, Unsupported, support_of
@@ -190,6 +190,35 @@ def v1_unsupported(config: ServeConfig) -> Iterator[Finding]:
         else None,
         engine_message=config.catalogue.engine_message("v1_unsupported", unsupported=labels),
     )
+
+
+@rule(
+    id="model-runner-context-parallelism",
+    title="Prefill context parallelism needs Model Runner V2",
+    explanation="In 0.28 prefill context parallelism makes vLLM take Model Runner V2, which alone "
+    "implements it, unless `VLLM_USE_V2_MODEL_RUNNER=0` forbids it. Later releases name it among "
+    "what V1 does not support.",
+    remedy="Remove `VLLM_USE_V2_MODEL_RUNNER=0`.",
+    severity=Severity.ERROR,
+    area=_AREA,
+    source=f"{_CLASS}.__post_init__",
+    versions=">=0.28,<0.29",
+    bad=(Example(f"{RUNNER_VARIABLE}=0 vllm serve m --prefill-context-parallel-size 2"),),
+    good=(Example("vllm serve m --prefill-context-parallel-size 2"),),
+)
+def context_parallelism(config: ServeConfig) -> Iterator[Finding]:
+    """Refuse V1."""
+    if world_size(config, "prefill_context_parallel_size") < 2:
+        return
+    decision = decide_runner(config, Moment.LAST_CHECK)
+    if decision.reason is Reason.ENVIRONMENT and decision.version is Runner.V1:
+        yield context_parallelism.finding(
+            f"prefill context parallelism needs Model Runner V2, but {decision.because}",
+            location=decision.place,
+            fix=_UNSET,
+            engine_message="Prefill context parallelism requires Model Runner V2. "
+            "Remove VLLM_USE_V2_MODEL_RUNNER=0.",
+        )
 
 
 @rule(
