@@ -1,0 +1,89 @@
+"""The request gate: every route of the backend that is not ours, checked and relayed."""
+
+from __future__ import annotations
+
+import structlog
+from prometheus_client import CollectorRegistry
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from app.catalogue import CatalogueLibrary
+from app.errors import InvalidEnvelope
+from app.relay.client import BodyLimits
+from app.relay.metrics import RelayMetrics
+from app.relay.relay import Relay
+from app.relay.upstream import Backend
+from app.request_rules.checker import RequestChecker
+from app.request_rules.served import Served, served_by, unknown_server
+from app.serve_config.serve_config import ServeConfig
+from app.settings import Settings
+
+_log = structlog.get_logger("vllm_admission.relay")
+
+# Own pages are registered first; what is left belongs to the backend.
+EVERYTHING_ELSE = "/{path:path}"
+
+
+class RequestGate:
+    """Checks requests against the admitted configuration and relays them.
+
+    An ASGI application. `start()` runs inside the event loop before the first request; until
+    then, and without a backend URL, every request is answered with 503.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        library: CatalogueLibrary,
+        config: ServeConfig | None,
+        registry: CollectorRegistry,
+    ) -> None:
+        """Prepare for the backend of `settings`; `config` is what it was started with."""
+        self._settings = settings
+        self.served = _served(settings, library, config)
+        checker = RequestChecker(self.served, on_crash=_report_crash)
+        limits = BodyLimits(settings.max_request_bytes)
+        self._relay = Relay(None, checker, RelayMetrics(registry), limits)
+
+    async def start(self) -> None:
+        """Open the client side.
+
+        Raises:
+            InvalidEnvelope: the backend URL is none.
+        """
+        url = self._settings.backend_url
+        if url is None:
+            return
+        try:
+            self._relay.backend = Backend(
+                url,
+                connect_timeout=self._settings.connect_timeout,
+                idle_timeout=self._settings.idle_timeout,
+            )
+        except ValueError as error:
+            raise InvalidEnvelope(f"VLLM_ADMISSION_BACKEND_URL: {error}") from error
+
+    async def aclose(self) -> None:
+        """Close every connection to the backend."""
+        backend, self._relay.backend = self._relay.backend, None
+        if backend is not None:
+            await backend.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one HTTP request."""
+        await self._relay(scope, receive, send)
+
+
+def relay_routes(gate: RequestGate) -> list[BaseRoute]:
+    """Give the routes to register after all of our own, for every method."""
+    return [Route(EVERYTHING_ELSE, gate, include_in_schema=False)]
+
+
+def _served(settings: Settings, library: CatalogueLibrary, config: ServeConfig | None) -> Served:
+    if config is not None:
+        return served_by(config)
+    return unknown_server(library.get(settings.vllm_version or library.newest))
+
+
+def _report_crash(rule: str, error: Exception) -> None:
+    _log.error("request rule crashed", rule=rule, error=f"{type(error).__name__}: {error}")

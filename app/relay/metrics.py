@@ -1,0 +1,85 @@
+"""What the relay counts. Labels are bounded: routes and rules of a fixed list, never a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_OVERHEAD_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+_WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
+
+
+class RelayMetrics:
+    """The request gate's instruments in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them; a registry takes one set only."""
+        self._requests = Counter(
+            "vllm_admission_proxy_requests",
+            "Relayed requests by route and how they ended: the backend's status class, refused "
+            "by a rule, a fault's name, client-left, or cut (broken off by the backend).",
+            ["route", "outcome"],
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "vllm_admission_proxy_in_flight",
+            "Requests between their first byte in and their last byte out.",
+            registry=registry,
+        )
+        self._overhead = Histogram(
+            "vllm_admission_proxy_overhead_seconds",
+            "Time a request spent in this process: from its body's last byte until it went to "
+            "the backend, plus from the backend's response header until ours.",
+            ["route"],
+            buckets=_OVERHEAD_BUCKETS,
+            registry=registry,
+        )
+        self._waited = Histogram(
+            "vllm_admission_proxy_upstream_ttfb_seconds",
+            "From sending the request until the backend's response header.",
+            ["route"],
+            buckets=_WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._departures = Counter(
+            "vllm_admission_proxy_client_disconnects",
+            "Clients that left early, by phase: request-body, waiting, response.",
+            ["phase"],
+            registry=registry,
+        )
+        self._findings = Counter(
+            "vllm_admission_request_findings",
+            "Findings of request rules.",
+            ["rule", "severity"],
+            registry=registry,
+        )
+        self._crashes = Counter(
+            "vllm_admission_request_rule_crashes",
+            "Request rules that crashed; the request was relayed as if they had said nothing.",
+            ["rule"],
+            registry=registry,
+        )
+
+    def ended(self, route: str, outcome: str) -> None:
+        """Count one exchange."""
+        self._requests.labels(route, outcome).inc()
+
+    def answered(self, route: str, *, overhead: float, waited: float) -> None:
+        """Record the times of an exchange whose response header came, in seconds."""
+        self._overhead.labels(route).observe(overhead)
+        self._waited.labels(route).observe(waited)
+
+    def left(self, phase: str) -> None:
+        """Count a client that left."""
+        self._departures.labels(phase).inc()
+
+    def found(self, findings: Iterable[tuple[str, str]]) -> None:
+        """Count findings, given as (rule, severity)."""
+        for rule, severity in findings:
+            self._findings.labels(rule, severity).inc()
+
+    def crashed(self, rules: Iterable[str]) -> None:
+        """Count rules that crashed."""
+        for rule in rules:
+            self._crashes.labels(rule).inc()

@@ -1,0 +1,195 @@
+"""One exchange after another: read what must be read, ask the backend, pass the answer on.
+
+Pure ASGI. Whoever opens the backend's response closes it in a `finally`, and a client that
+leaves cancels whatever the exchange is doing, which closes the backend's connection; vLLM
+aborts the sequence then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol
+
+import httpx
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from app.errors import AdmissionError, NotReady
+from app.relay.client import BodyLimits, Client
+from app.relay.faults import ClientLeft, fault_of
+from app.relay.headers import (
+    RawHeaders,
+    forwarded_request_headers,
+    header,
+    request_id_of,
+    safe_request_id,
+)
+from app.relay.metrics import RelayMetrics
+from app.relay.response import Responder
+from app.relay.upstream import Backend
+from app.request_rules.examination import Examination
+
+WARNING_FIELD = b"x-vllm-admission-warning"
+_log = structlog.get_logger("vllm_admission.relay")
+
+
+class Examiner(Protocol):
+    """The request rules, as the relay sees them."""
+
+    def route_of(self, method: str, path: str) -> str | None:
+        """Give the route's name if its requests are examined, else None."""
+
+    def examine(self, route: str, body: bytes) -> Examination:
+        """Judge the body of such a request."""
+
+
+class Relay:
+    """Passes requests to one backend."""
+
+    def __init__(
+        self, backend: Backend | None, examiner: Examiner, metrics: RelayMetrics, limits: BodyLimits
+    ) -> None:
+        """Relay to `backend`; without one every request is answered with 503."""
+        self.backend = backend
+        self.examiner = examiner
+        self.metrics = metrics
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one HTTP request."""
+        await _Exchange(self, scope, receive, send).run()
+
+
+class _Exchange:
+    def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
+        raw: RawHeaders = scope["headers"]
+        length = header(raw, b"content-length")
+        declared = int(length) if length is not None and length.isdigit() else None
+        self._relay = relay
+        self._scope = scope
+        self._has_body = bool(declared) or header(raw, b"transfer-encoding") is not None
+        self._client = Client(receive, relay.limits, declared)
+        self._responder = Responder(send, scope["path"])
+        self._examined = relay.examiner.route_of(scope["method"], scope["path"])
+        self._route = self._examined or "other"
+        self._phase = "request-body"
+
+    async def run(self) -> None:
+        metrics = self._relay.metrics
+        outcome = "aborted"
+        with metrics.in_flight.track_inprogress():
+            try:
+                outcome = await self._exchange()
+            except ClientLeft:
+                outcome = "client-left"
+                metrics.left(self._phase)
+            except AdmissionError as error:
+                outcome = error.slug
+                await self._responder.fail(error)
+            finally:
+                metrics.ended(self._route, outcome)
+
+    async def _exchange(self) -> str:
+        """Do it all; gives the outcome for the metrics."""
+        backend = self._relay.backend
+        if backend is None:
+            raise NotReady(
+                "no backend to relay to: set VLLM_ADMISSION_BACKEND_URL to the base URL of a "
+                "vLLM server. The configuration and replay gates work without one."
+            )
+        self._client.refuse_declared_length()
+        body: bytes | AsyncIterator[bytes] | None = None
+        examination = Examination()
+        if self._has_body and self._examined is None:
+            body = self._client.parts()
+        elif self._has_body:
+            body = await self._client.read()
+        began = time.perf_counter()
+        if self._examined is not None and isinstance(body, bytes):
+            examination = self._relay.examiner.examine(self._examined, body)
+            self._relay.metrics.found(examination.findings)
+            self._relay.metrics.crashed(examination.crashed)
+        self._responder.extra += [(WARNING_FIELD, _octets(w)) for w in examination.warnings]
+        identity = self._identify(examination.request_id)
+        if examination.refusal is not None:
+            await self._responder.json(examination.status, examination.refusal)
+            return "refused"
+        headers = [*forwarded_request_headers(self._scope["headers"]), *identity]
+        return await self._while_present(self._ask(backend, headers, body, began))
+
+    def _identify(self, in_body: str | None) -> RawHeaders:
+        """Settle the request id as vLLM does: the field, else the body's, else a new one.
+
+        Gives the field for the backend. An id in the body that is unfit for a field still
+        reaches vLLM in the body, so no field is sent then, which would override it.
+        """
+        given = safe_request_id(header(self._scope["headers"], b"x-request-id"))
+        usable = given or safe_request_id(in_body)
+        request_id = usable or request_id_of(self._scope.get("request_id"))
+        field = (b"x-request-id", request_id.encode())
+        self._responder.extra.append(field)
+        return [field] if usable or in_body is None else []
+
+    async def _while_present(self, asking: Coroutine[Any, Any, str]) -> str:
+        """Await `asking`, and cancel it when the client leaves."""
+        presence = asyncio.timeout(None)
+        try:
+            async with presence:
+                watcher = asyncio.create_task(self._watch(presence))
+                try:
+                    return await asking
+                finally:
+                    watcher.cancel()
+        except TimeoutError:
+            if presence.expired():
+                raise ClientLeft from None
+            raise
+
+    async def _watch(self, presence: asyncio.Timeout) -> None:
+        await self._client.watch()
+        if not self._responder.complete:
+            presence.reschedule(asyncio.get_running_loop().time())
+
+    async def _ask(
+        self,
+        backend: Backend,
+        headers: RawHeaders,
+        body: bytes | AsyncIterator[bytes] | None,
+        began: float,
+    ) -> str:
+        self._phase = "waiting"
+        sent = time.perf_counter()
+        try:
+            response = await backend.send(
+                self._scope["method"], _target(self._scope), headers, body
+            )
+        except httpx.TransportError as error:
+            raise (self._client.failure or fault_of(error)) from error
+        arrived = time.perf_counter()
+        self._phase = "response"
+        try:
+            await self._responder.start(response)
+            self._relay.metrics.answered(
+                self._route,
+                overhead=sent - began + time.perf_counter() - arrived,
+                waited=arrived - sent,
+            )
+            fault = await self._responder.body_of(response)
+        finally:
+            await response.aclose()
+        if fault is None:
+            return f"{response.status_code // 100}xx"
+        _log.warning("backend broke off", path=self._scope["path"], reason=str(fault))
+        return "cut"
+
+
+def _target(scope: Scope) -> bytes:
+    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
+    return raw_path + b"?" + query if query else raw_path
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")

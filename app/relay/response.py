@@ -1,0 +1,118 @@
+"""The answering half: the backend's response, or an error in vLLM's shape, to one client."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+from starlette.types import Send
+
+from app.errors import AdmissionError
+from app.relay.faults import BackendFault, anthropic_json, fault_of
+from app.relay.headers import RawHeaders, forwarded_response_headers
+
+ANTHROPIC_ROUTES = ("/v1/messages",)
+RETRY_AFTER_SECONDS = b"5"
+_LEAVES_BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+class Responder:
+    """Writes one response.
+
+    `extra` fields are added unless the backend's response has them. `complete` says whether
+    everything was handed to the server.
+    """
+
+    def __init__(self, send: Send, path: str) -> None:
+        """Answer a request for `path`."""
+        self._send = send
+        self._anthropic = path.startswith(ANTHROPIC_ROUTES)
+        self.extra: RawHeaders = []
+        self.complete = False
+
+    async def start(self, response: httpx.Response) -> None:
+        """Send the header of the backend's response."""
+        headers = forwarded_response_headers(response.headers.raw)
+        present = {name for name, _ in headers}
+        headers += [field for field in self.extra if field[0] not in present]
+        await self._start(response.status_code, headers)
+
+    async def body_of(self, response: httpx.Response) -> BackendFault | None:
+        """Pass the body on, each read at once, no faster than the client takes it.
+
+        Gives the fault if the backend breaks off in the middle. An event stream then ends with
+        an error event. Any other body is left unfinished, which makes the server cut the
+        connection: a shortened body must not look complete.
+        """
+        length = response.headers.get("content-length", "")
+        missing = int(length) if length.isdigit() else -1
+        events = _Events() if missing < 0 and _is_plain_event_stream(response) else None
+        try:
+            async for data in response.aiter_raw():
+                if events is not None:
+                    events.passed(data)
+                missing -= len(data)
+                await self._body(data, last=missing == 0)
+        except httpx.TransportError as error:
+            fault = fault_of(error)
+            if events is not None:
+                await self._body(events.closing(self._error(fault.vllm_json())), last=True)
+            return fault
+        if not self.complete:
+            await self._body(b"", last=True)
+        return None
+
+    async def fail(self, error: AdmissionError) -> None:
+        """Answer with an error of ours."""
+        if error.status in _LEAVES_BODY_UNREAD:
+            self.extra.append((b"connection", b"close"))
+        if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.extra.append((b"retry-after", RETRY_AFTER_SECONDS))
+        await self.json(error.status, error.vllm_json())
+
+    async def json(self, status: int, error: dict[str, Any]) -> None:
+        """Answer with an error object that has vLLM's shape."""
+        body = json.dumps(self._error(error)).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *self.extra,
+        ]
+        await self._start(status, headers)
+        await self._body(body, last=True)
+
+    def _error(self, error: dict[str, Any]) -> dict[str, Any]:
+        return anthropic_json(error) if self._anthropic else error
+
+    async def _start(self, status: int, headers: RawHeaders) -> None:
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _body(self, data: bytes, *, last: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self.complete = last
+
+
+def _is_plain_event_stream(response: httpx.Response) -> bool:
+    content_type: str = response.headers.get("content-type", "")
+    encoding: str = response.headers.get("content-encoding", "identity")
+    return content_type.startswith("text/event-stream") and encoding == "identity"
+
+
+class _Events:
+    """What must be known of an event stream to end it well: its last bytes."""
+
+    def __init__(self) -> None:
+        self._tail = b"\n\n"
+
+    def passed(self, data: bytes) -> None:
+        self._tail = data[-4:] if len(data) >= 4 else (self._tail + data)[-4:]
+
+    def closing(self, error: dict[str, Any]) -> bytes:
+        """End a half-sent event, then say the error as vLLM's streams do."""
+        gap = b"" if self._tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
+        data = json.dumps(error).encode()
+        if error.get("type") == "error":
+            return gap + b"event: error\ndata: " + data + b"\n\n"
+        return gap + b"data: " + data + b"\n\ndata: [DONE]\n\n"

@@ -1,0 +1,202 @@
+"""The client side of the relay: httpx requests to the backend, byte for byte.
+
+httpx's own pool collapses with many connections (conventions: `httpcore` re-scans every
+connection for every queued request), so the transport below it is aiohttp's, and requests go
+to the transport directly, without the per-request work of `httpx.AsyncClient`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+from multidict import CIMultiDict
+from yarl import URL
+
+from app.relay.headers import RawHeaders
+
+# vLLM's server closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). Dropping
+# ours well before keeps a request from meeting a connection that is just being closed.
+_KEEP_ALIVE_SECONDS = 2.0
+# aiohttp writes bytes in one piece and warns above this size; a file is written in parts.
+_LARGE_BODY = 2**20
+_MAX_HEADER_BYTES = 64 * 1024
+_ADDED_BY_AIOHTTP = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+
+
+class ExactAiohttpTransport(AiohttpTransport):
+    """`AiohttpTransport` that changes nothing on the way.
+
+    The stock one joins repeated request fields with commas, requotes the URL, reports every
+    lost connection as a connect timeout, and on `aclose()` waits for a request body that is
+    still being sent. This one takes the request target from httpx's `target` extension.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        """Send over `session`, which this transport then owns."""
+        super().__init__(client=session, trust_env=False)
+        self._session = session
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send the request; return as soon as the response header has arrived.
+
+        Raises:
+            httpx.TransportError: by what happened, not by how aiohttp says it.
+        """
+        timeout = request.extensions.get("timeout", {})
+        with _as_httpx_errors():
+            response = await self._session.request(
+                request.method,
+                _exact_url(request),
+                headers=CIMultiDict(
+                    (name.decode("latin-1"), _text(value)) for name, value in request.headers.raw
+                ),
+                data=_payload(request),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    sock_connect=timeout.get("connect"), sock_read=timeout.get("read")
+                ),
+            )
+        return httpx.Response(
+            response.status,
+            headers=list(response.raw_headers),
+            stream=_ResponseBytes(response),
+            request=request,
+        )
+
+
+class _ResponseBytes(httpx.AsyncByteStream):
+    """The raw body, one item for each read of the socket."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _as_httpx_errors():
+            async for data in self._response.content.iter_any():
+                yield data
+
+    async def aclose(self) -> None:
+        """Close the connection at once unless the body was read to its end."""
+        self._response.close()
+
+
+class Backend:
+    """One vLLM server. Make it inside the running event loop; `aclose` it there."""
+
+    def __init__(self, url: str, *, connect_timeout: float, idle_timeout: float) -> None:
+        """Take the base URL; timeouts in seconds, `idle_timeout` between two reads.
+
+        There is no total timeout: a long generation is not a fault.
+
+        Raises:
+            ValueError: the URL is not an absolute http or https URL.
+        """
+        self.url = httpx.URL(url)
+        if self.url.scheme not in ("http", "https") or not self.url.host:
+            raise ValueError("the backend URL is not an absolute http:// or https:// URL")
+        if self.url.userinfo or self.url.query or self.url.fragment:
+            raise ValueError("the backend URL may have a path, but no user, query or fragment")
+        self._prefix = self.url.raw_path.rstrip(b"/")
+        self._timeout = {"connect": connect_timeout, "read": idle_timeout}
+        self._transport = ExactAiohttpTransport(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                skip_auto_headers=_ADDED_BY_AIOHTTP,
+                max_line_size=_MAX_HEADER_BYTES,
+                max_field_size=_MAX_HEADER_BYTES,
+            )
+        )
+
+    async def send(
+        self,
+        method: str,
+        target: bytes,
+        headers: RawHeaders,
+        body: bytes | AsyncIterator[bytes] | None = None,
+    ) -> httpx.Response:
+        """Send a request; the response's `stream` is unread and must be closed.
+
+        Args:
+            method: as received.
+            target: path and query exactly as received (RFC 9112 origin form).
+            headers: fields to send; Host is set here.
+            body: all of it, or parts as they come, or None.
+
+        Raises:
+            httpx.TransportError: see `app.relay.faults.fault_of`.
+        """
+        stream = _Parts(body) if isinstance(body, AsyncIterator) else httpx.ByteStream(body or b"")
+        request = httpx.Request(
+            method,
+            self.url,
+            headers=headers,
+            stream=stream,
+            extensions={"target": self._prefix + target, "timeout": self._timeout},
+        )
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._transport.aclose()
+
+
+class _Parts(httpx.AsyncByteStream):
+    """A request body that is sent while it arrives."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+
+def _payload(request: httpx.Request) -> bytes | io.BytesIO | AsyncIterator[bytes] | None:
+    if not isinstance(request.stream, httpx.SyncByteStream):
+        return aiter(request.stream)
+    content = b"".join(request.stream)
+    if len(content) > _LARGE_BODY:
+        return io.BytesIO(content)
+    return content or None
+
+
+def _exact_url(request: httpx.Request) -> URL:
+    target = request.extensions.get("target", request.url.raw_path)
+    origin = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+    # RFC 3986 allows only ASCII; other octets are sent percent-encoded, which means the same.
+    return URL(origin + quote(target, safe=_ASCII_PRINTABLE), encoded=True)
+
+
+_ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+
+
+def _text(value: bytes) -> str:
+    """Decode a field value so that aiohttp, which encodes UTF-8, sends the same octets."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+@contextmanager
+def _as_httpx_errors() -> Iterator[None]:
+    try:
+        yield
+    except aiohttp.ConnectionTimeoutError as error:
+        raise httpx.ConnectTimeout(str(error)) from error
+    except aiohttp.ServerTimeoutError as error:
+        raise httpx.ReadTimeout(str(error)) from error
+    except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+        raise httpx.ConnectError(str(error)) from error
+    except aiohttp.ClientConnectionError as error:
+        raise httpx.ReadError(str(error)) from error
+    except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError) as error:
+        raise httpx.RemoteProtocolError(str(error)) from error

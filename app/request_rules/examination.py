@@ -1,0 +1,28 @@
+"""What the request rules say about one request, in the relay's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The outcome for one request body.
+
+    Attributes:
+        refusal: the error object in vLLM's shape; None if the request may pass.
+        status: the status that goes with it.
+        warnings: values for the warning field of the response.
+        findings: (rule, severity) of every finding, for the metrics.
+        crashed: ids of rules that crashed.
+        request_id: the id in the body, which vLLM takes where no header field gives another.
+    """
+
+    refusal: dict[str, Any] | None = None
+    status: int = 400
+    warnings: Sequence[str] = ()
+    findings: Sequence[tuple[str, str]] = ()
+    crashed: Sequence[str] = ()
+    request_id: str | None = None

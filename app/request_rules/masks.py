@@ -1,0 +1,225 @@
+"""Rules of a server that returns sampling masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from app.request_rules.request import GenerationRequest, Route
+from app.request_rules.rule import RequestExample, request_rule
+from app.request_rules.served import Default, Served
+from app.rules.declaration import Declaration, Gate
+from app.verdict.finding import Finding, Severity
+
+_GREEDY_BELOW = 1e-5
+_RAISED_TO = 1e-2
+_SOURCE = "v1/engine/input_processor.py::InputProcessor._validate_params"
+_WITH_MASKS = (
+    "vllm serve m --return-sampling-mask --logprobs-mode processed_logprobs "
+    "--generation-config vllm"
+)
+_GOOD_GENERATE = RequestExample(
+    '{"token_ids": [1], "sampling_params": {"top_k": 5}}', serve=_WITH_MASKS
+)
+_EMPTY_500 = (
+    "vLLM checks this per request, but raises a plain `ValueError` there, so that the client "
+    "gets status 500 with an *empty* message (in a stream: status 200 and an error event)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """The value that reaches the engine, and how to speak of it."""
+
+    number: float
+    words: str
+
+
+def _effective(
+    request: GenerationRequest, name: str, default: Default, neutral: float
+) -> _Value | None:
+    """Resolve a parameter as its route does; None if unknown or vLLM's own to refuse.
+
+    `/inference/v1/generate` knows no server-side defaults and takes no null; the
+    OpenAI-compatible routes take both (`to_sampling_params` of each `protocol.py`).
+    """
+    sent = request.sent(name)
+    if sent is UNSET and request.route is Route.GENERATE:
+        return _Value(neutral, f"`{name}` is missing, which {request.route} reads as {neutral:g}")
+    if sent is UNSET or (sent is None and request.route is not Route.GENERATE):
+        if not default.known or default.value is None:
+            return None
+        how = "missing" if sent is UNSET else "null"
+        return _Value(
+            default.value, f"`{name}` is {how}, and this server's default is {default.value:g}"
+        )
+    number = request.integer(name) if name == "top_k" else request.number(name)
+    return None if number is None else _Value(number, f"`{name}` is {number:g}")
+
+
+def _samples(request: GenerationRequest, served: Served) -> bool:
+    return bool(served.returns_masks) and not request.switch("use_beam_search")
+
+
+@request_rule(
+    Declaration(
+        id="sampling-mask-temperature",
+        title="temperature must be above 0 on a server that returns sampling masks",
+        explanation=f"A greedy request has no distribution to replay. {_EMPTY_500} "
+        "A temperature between 0 and 0.01 is raised to 0.01 and passes.",
+        remedy="Send a `temperature` above 0. Almost greedy is `top_k: 1` with temperature 1.",
+        severity=Severity.ERROR,
+        area="sampling-mask",
+        gate=Gate.REQUEST,
+        source=_SOURCE,
+        bad=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"temperature": 0, "top_k": 5}}',
+                serve=_WITH_MASKS,
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"temperature": 1e-9, "top_k": 5}}',
+                note="raised to 0.01",
+                serve=_WITH_MASKS,
+            ),
+        ),
+    )
+)
+def temperature(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse what is greedy after `SamplingParams.__post_init__`."""
+    value = _effective(request, "temperature", served.temperature, 1.0)
+    if value is None or not _samples(request, served) or not value.number <= 0:
+        return
+    engine = served.catalogue.engine_message("temperature")
+    yield temperature.finding(
+        request,
+        "temperature",
+        f"{engine}: {value.words}. Send a temperature above 0.",
+        engine_message=engine,
+        evidence={"temperature": value.number},
+    )
+
+
+@request_rule(
+    Declaration(
+        id="sampling-mask-top-k",
+        title="top_k must be above 0 on a server that returns sampling masks",
+        explanation="Without top_k the mask of each token may be the whole vocabulary. "
+        f"{_EMPTY_500} `/inference/v1/generate` reads a missing `top_k` as 0; the "
+        "OpenAI-compatible routes take it from the generation config.",
+        remedy="Send `top_k`, at most the number of logprobs you ask for.",
+        severity=Severity.ERROR,
+        area="sampling-mask",
+        gate=Gate.REQUEST,
+        source=_SOURCE,
+        bad=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"temperature": 1}}', serve=_WITH_MASKS
+            ),
+            RequestExample(
+                '{"prompt": "a", "top_k": -1}', route=Route.COMPLETIONS, serve=_WITH_MASKS
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"top_k": 5}}', serve=_WITH_MASKS
+            ),
+            RequestExample(
+                '{"prompt": "a"}',
+                note="the model's generation config, which we do not see, may set it",
+                route=Route.COMPLETIONS,
+                serve="vllm serve m --return-sampling-mask --logprobs-mode processed_logprobs",
+            ),
+        ),
+    )
+)
+def top_k(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse top_k -1 and 0, given or by default."""
+    value = _effective(request, "top_k", served.top_k, 0)
+    if value is None or not _samples(request, served) or value.number > 0:
+        return
+    engine = served.catalogue.engine_message("top_k")
+    yield top_k.finding(
+        request,
+        "top_k",
+        f"{engine}: {value.words}. Send top_k above 0, at most the logprobs you ask for.",
+        engine_message=engine,
+        evidence={"top_k": value.number},
+    )
+
+
+@request_rule(
+    Declaration(
+        id="sampling-mask-route",
+        title="Only /inference/v1/generate returns sampling masks",
+        explanation="The engine computes the masks, and their limits on temperature and top_k "
+        "apply, but no OpenAI-compatible route puts them into its response.",
+        remedy="Use `/inference/v1/generate` for rollouts that are to be replayed.",
+        severity=Severity.WARNING,
+        area="sampling-mask",
+        gate=Gate.REQUEST,
+        source="entrypoints/openai/completion/protocol.py::CompletionResponseChoice",
+        bad=(
+            RequestExample(
+                '{"prompt": "a", "top_k": 5}', route=Route.COMPLETIONS, serve=_WITH_MASKS
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"top_k": 5}}', serve=_WITH_MASKS
+            ),
+        ),
+    )
+)
+def route(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Warn on the OpenAI-compatible routes."""
+    if served.returns_masks and request.route is not Route.GENERATE:
+        yield route.finding(
+            request, "", f"{request.route} returns no sampling masks; {Route.GENERATE} does"
+        )
+
+
+@request_rule(
+    Declaration(
+        id="sampling-mask-stream",
+        title="Streams carry no sampling masks before vLLM 0.32",
+        explanation="The chunks have the field, but it is always null.",
+        remedy="Ask without `stream`, or upgrade to 0.32.",
+        severity=Severity.WARNING,
+        area="sampling-mask",
+        gate=Gate.REQUEST,
+        versions="<0.32",
+        source="entrypoints/scale_out/token_in_token_out/serving.py::"
+        "ServingTokens.serve_tokens_stream_generator",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1], "stream": true, "sampling_params": {"top_k": 5}}',
+                versions="<0.32",
+                serve=_WITH_MASKS,
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"top_k": 5}}', serve=_WITH_MASKS
+            ),
+        ),
+    )
+)
+def stream(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Warn where the version's chunks have null masks."""
+    if (
+        served.returns_masks
+        and request.stream
+        and request.route is Route.GENERATE
+        and not served.semantics.masks_in_streams
+    ):
+        yield stream.finding(
+            request,
+            "stream",
+            f"vLLM {served.version} sends sampling_mask: null in every stream chunk; "
+            "ask without stream",
+        )
