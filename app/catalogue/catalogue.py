@@ -181,6 +181,8 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     registries: dict[str, Any]
     not_captured: tuple[str, ...] = ()
     captured_on_platform: str | None = None
+    # Compute capability of the GPU that attention backends were asked about.
+    captured_on_device: str | None = None
     platform_overrides: dict[str, Any] = {}
     # Read from the syntax tree of that version.
     replay: ReplayFacts = ReplayFacts()
@@ -209,6 +211,26 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
         """Whether this version knows the destination."""
         return dest in self.by_dest
 
+    def on_platform(self, platform: str) -> Catalogue:
+        """Give the catalogue as that platform has it (`cpu`, `cuda`, …).
+
+        One that was not captured is taken to be like `captured_on_platform`.
+        """
+        overrides = self.platform_overrides.get(platform)
+        if not overrides:
+            return self
+        raw = msgspec.to_builtins(self)
+        flags = {flag["dest"]: flag for flag in raw["flags"]}
+        for dest, changes in overrides.get("flags", {}).items():
+            flags[dest] = _changed(flags.get(dest, {}), changes)
+        raw["flags"] = list(flags.values())
+        for path, changes in overrides.get("fields", {}).items():
+            cls, name = path.split(".", 1)
+            fields = raw["config_classes"][cls]["fields"]
+            fields[name] = _changed(fields[name], changes)
+        raw["captured_on_platform"] = platform
+        return msgspec.convert(raw, Catalogue)
+
     def engine_message(self, name: str, **values: object) -> str | None:
         """Give the engine's own text, or None if this version has no such rule.
 
@@ -236,3 +258,10 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _architectures(self) -> frozenset[str]:
         return frozenset(self.registries.get("model_archs", ()))
+
+
+def _changed(fact: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Apply what `app.catalogue.extraction.merge` wrote down as a difference."""
+    without = changes.get("$without", ())
+    changed = {**fact, **changes}
+    return {key: value for key, value in changed.items() if key not in (*without, "$without")}

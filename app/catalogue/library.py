@@ -11,6 +11,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from app.catalogue.catalogue import Catalogue
+from app.catalogue.versions import without_platform
 from app.errors import CatalogueError, UnknownVersion
 
 _decoder = msgspec.json.Decoder(Catalogue)
@@ -40,6 +41,11 @@ class CatalogueLibrary:
                 raise CatalogueError(f"catalogue directory {directory} does not exist")
             for path in sorted(directory.glob("*.json")):
                 catalogue = _read(path)
+                known = self._files.get(catalogue.version)
+                if known is not None and known.parent == path.parent:
+                    raise CatalogueError(
+                        f"{path} and {known.name} are both of vLLM {catalogue.version}; keep one"
+                    )
                 self._files[catalogue.version] = path
                 self._read[catalogue.version] = catalogue
 
@@ -55,7 +61,9 @@ class CatalogueLibrary:
         return str(max(releases or self._files))
 
     def get(self, version: str) -> Catalogue:
-        """Give the catalogue of `version`, which may carry a leading `v`.
+        """Give the catalogue of `version`.
+
+        It may carry a leading `v` and a platform's build name: `v0.32.0+cu129` is 0.32.0.
 
         Raises:
             UnknownVersion: there is none; the message lists those there are.
@@ -69,11 +77,11 @@ class CatalogueLibrary:
 
     def _find(self, version: str) -> Version:
         with contextlib.suppress(InvalidVersion):
-            wanted = Version(version.strip())
+            wanted = Version(without_platform(version.strip()))
             if wanted in self._files:
                 return wanted
         close = difflib.get_close_matches(version, self.versions, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = f"; did you mean {close[0]}?" if close else "."
         raise UnknownVersion(
             f"no catalogue for vLLM version {version!r}{hint} "
             f"Supported: {', '.join(self.versions)}. For a fork or nightly, run "
@@ -88,6 +96,8 @@ def _version_of(name: str) -> Version:
 
 def _read(path: Path) -> Catalogue:
     try:
-        return _decoder.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
-        raise CatalogueError(f"{path}: {error}") from error
+        catalogue = _decoder.decode(path.read_bytes())
+        Version(catalogue.vllm_version)
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError, InvalidVersion) as error:
+        raise CatalogueError(f"{path} is not a readable catalogue: {error}") from error
+    return catalogue

@@ -36,6 +36,7 @@ def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> d
     catalogue = {
         "vllm_version": version or vllm.version,
         "captured_on_platform": vllm.platform,
+        "captured_on_device": vllm.device,
         "python": platform.python_version(),
         "parser": parser_facts(parser),
         "flags": flags,

@@ -150,7 +150,7 @@ def _collect(
         if only_under is not None:
             if not about.mentions(only_under):
                 continue
-            about = condition(guarded.tests[1:], known)
+            about = about.without(only_under)
         messages.setdefault(_free(messages, prefix + _name(about, text), text), text)
 
 

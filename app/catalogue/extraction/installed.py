@@ -10,8 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PLATFORM_BUILD = re.compile(r"\+(cpu|cu\d+|rocm[\d.]*|xpu|tpu)$")
-
+from app.catalogue.versions import without_platform
 
 _PATH = re.compile(r"\s*\(?(?:/[\w.+-]+){2,}/?\)?")
 
@@ -43,21 +42,27 @@ class Vllm:
 
     @property
     def version(self) -> str:
-        """The version of the installed distribution, without the name of a platform's build.
-
-        `0.32.0+cpu` is the code of 0.32.0; another local part is kept: a fork is its own version.
-        """
+        """The version of the installed distribution, without the name of a platform's build."""
         try:
             version = metadata.version("vllm")
         except metadata.PackageNotFoundError:
             version = str(getattr(self.package, "__version__", "0+unknown"))
-        return _PLATFORM_BUILD.sub("", version)
+        return without_platform(version)
 
     @property
     def platform(self) -> str:
         """`cuda`, `rocm`, `cpu`, … or `unspecified`, as vLLM sees this machine."""
         current = self.module("vllm.platforms").current_platform
         return str(current._enum.name).lower()
+
+    @property
+    def device(self) -> str | None:
+        """The compute capability of this machine's GPU, such as `9.0`, if vLLM sees one."""
+        try:
+            capability = self.module("vllm.platforms").current_platform.get_device_capability()
+        except Exception:  # a driver that is missing or too old
+            return None
+        return None if capability is None else f"{capability.major}.{capability.minor}"
 
     def module(self, name: str) -> Any:
         """Import one of vLLM's modules."""

@@ -46,7 +46,7 @@ def merge(first: Fact, second: Fact) -> Fact:
 def _flag_differences(first: list[Fact], second: list[Fact]) -> Fact:
     here, there = ({flag["dest"]: flag for flag in flags} for flags in (first, second))
     return {
-        dest: {**_changed(here.get(dest, {}), flag), **({} if dest in here else {"new": True})}
+        dest: _changed(here.get(dest, {}), flag)
         for dest, flag in there.items()
         if flag != here.get(dest)
     }
@@ -62,7 +62,10 @@ def _field_differences(first: Fact, second: Fact) -> Fact:
 
 
 def _changed(here: Fact, there: Fact) -> Fact:
-    return {key: value for key, value in there.items() if here.get(key) != value}
+    """Give the members to set, and under `$without` those to drop."""
+    changed = {k: v for k, v in there.items() if k not in here or here[k] != v}
+    gone = sorted(here.keys() - there.keys())
+    return {**changed, "$without": gone} if gone else changed
 
 
 def _fill_matrix(merged: Fact, second: Fact) -> None:

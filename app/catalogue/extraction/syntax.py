@@ -42,6 +42,11 @@ class Condition:
         """Whether any name read ends in `name`."""
         return any(read.rsplit(".", 1)[-1] == name for read in self.reads)
 
+    def without(self, name: str) -> Condition:
+        """Give the condition as if it did not read `name`."""
+        kept = tuple(read for read in self.reads if read.rsplit(".", 1)[-1] != name)
+        return Condition(kept, self.compared)
+
     def as_fact(self) -> dict[str, Any]:
         """Give the JSON members that say something."""
         fact: dict[str, Any] = {}
