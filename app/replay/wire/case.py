@@ -34,7 +34,7 @@ class OptionsBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 class _RequestEnvelope(msgspec.Struct, gc=False):
     endpoint: str | None = None
-    body: msgspec.Raw | None = None
+    body: msgspec.Raw = msgspec.Raw()
 
 
 class _CaseHead(msgspec.Struct, gc=False):
@@ -107,8 +107,7 @@ def _from_text(case: bytes | str) -> _Parts:
     if not bytes(envelope.request) or not bytes(envelope.response):
         raise _missing("request" if not bytes(envelope.request) else "response")
     wrapper = decode(envelope.request, _RequestEnvelope, pointer="/request")
-    body = wrapper.body if wrapper.body is not None else envelope.request
-    where = "/request/body" if wrapper.body is not None else "/request"
+    wrapped = bool(bytes(wrapper.body))
     first = bytes(envelope.response).lstrip()[:1]
     if first == b"[":
         chunks = decode(envelope.response, list[ResponseBody], pointer="/response")
@@ -122,7 +121,9 @@ def _from_text(case: bytes | str) -> _Parts:
         envelope.id,
         envelope.vllm_version,
         wrapper.endpoint,
-        decode(body, RequestBody, pointer=where),
+        decode(wrapper.body, RequestBody, pointer="/request/body")
+        if wrapped
+        else decode(envelope.request, RequestBody, pointer="/request"),
         joined,
         first != b"{",
         _options(envelope.options),
@@ -138,7 +139,8 @@ def _from_mapping(case: Mapping[str, Any]) -> _Parts:
     endpoint: str | None = None
     where = "/request"
     if isinstance(request, Mapping) and request.get("body") is not None:
-        endpoint = convert({**request, "body": None}, _RequestEnvelope, pointer=where).endpoint
+        named = {"endpoint": request.get("endpoint")}
+        endpoint = convert(named, _RequestEnvelope, pointer=where).endpoint
         request, where = request["body"], "/request/body"
     if isinstance(response, list):
         joined = join(convert(response, list[ResponseBody], pointer="/response"))

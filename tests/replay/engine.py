@@ -1,0 +1,158 @@
+"""A little honest engine: random logits, vLLM's filters, the seeded draw, each version's wire.
+
+Written apart from the application, row by row; only fp32 where the engine has fp32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from packaging.version import Version
+
+from app.catalogue.semantics import DrawGenerator
+from tests.replay.reference import SCALAR
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`coarse` logits are multiples of 1/8, so that many tie, as bf16 ones do."""
+
+    version: str = "0.32.0"
+    vocabulary: int = 48
+    model_seed: int = 0
+    coarse: bool = False
+    fp64: bool = False
+    keep_ties: bool = True
+
+    def case(self, *, prompt: int = 5, **sampling: Any) -> dict[str, Any]:
+        """A request and the response to it, as `/replay` takes them."""
+        params = {"temperature": 1.0, "top_k": 8, "seed": 7, "max_tokens": 12, **sampling}
+        params = {name: value for name, value in params.items() if value is not None}
+        request = {"token_ids": list(range(1, prompt + 1)), "sampling_params": params}
+        choices = [self._choice(index, prompt, params) for index in range(params.get("n", 1))]
+        generated = sum(len(choice["token_ids"]) for choice in choices)
+        usage = {"prompt_tokens": prompt, "completion_tokens": generated}
+        case: dict[str, Any] = {
+            "vllm_version": self.version,
+            "request": request,
+            "response": {"choices": choices, "usage": usage},
+        }
+        if self.fp64:
+            case["options"] = {"use_fp64_gumbel": True}
+        return case
+
+    def _choice(self, index: int, prompt: int, params: dict[str, Any]) -> dict[str, Any]:
+        rng = np.random.default_rng([self.model_seed, index, prompt])
+        rows = [
+            self._row(self._logits(rng), prompt - 1 + i, index, params)
+            for i in range(params["max_tokens"])
+        ]
+        return {
+            "index": index,
+            "token_ids": [row.token for row in rows],
+            "sampling_mask": [row.mask for row in rows],
+            "logprobs": {"content": [self._entry(row) for row in rows]}
+            if "logprobs" in params
+            else None,
+            "finish_reason": "length",
+        }
+
+    def _logits(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        logits = rng.normal(0.0, 2.0, self.vocabulary)
+        if self.coarse:
+            logits = np.round(logits * 8) / 8
+        return logits.astype(np.float32)
+
+    def _row(
+        self, logits: NDArray[np.float32], position: int, index: int, params: dict[str, Any]
+    ) -> _Row:
+        logits = self._filtered(logits, params)
+        mask = [int(i) for i in np.flatnonzero(np.isfinite(logits))]
+        seed = params.get("seed", 99) + index
+        dtype = np.float64 if self.fp64 else np.float32
+        generator = (
+            DrawGenerator.MURMUR3
+            if Version(self.version) >= Version("0.31")
+            else DrawGenerator.PHILOX
+        )
+        sums = {
+            i: dtype(logits[i]) + dtype(SCALAR[generator](seed, position, i, self.fp64))
+            for i in mask
+        }
+        token = max(mask, key=lambda i: (sums[i], -i))
+        normaliser = np.float32(np.log(np.sum(np.exp(logits - logits.max())))) + logits.max()
+        logprobs = {
+            i: max(float(np.float32(logits[i] - normaliser)), -9999.0)
+            for i in range(self.vocabulary)
+        }
+        top = sorted(logprobs, key=lambda i: (-logprobs[i], i))[: params.get("logprobs", 0)]
+        listed = [token, *(i for i in top if i != token)]
+        return _Row(token, mask, logprobs, listed[: max(params.get("logprobs", 0), 1)])
+
+    def _filtered(self, logits: NDArray[np.float32], params: dict[str, Any]) -> NDArray[np.float32]:
+        logits = logits / np.float32(params["temperature"])
+        if min_p := params.get("min_p", 0.0):
+            logits = np.where(logits < logits.max() + np.float32(math.log(min_p)), -np.inf, logits)
+        kth = np.sort(logits)[-min(params["top_k"], self.vocabulary)]
+        if self.keep_ties:
+            logits = np.where(logits < kth, -np.inf, logits)
+        else:
+            order = sorted(range(self.vocabulary), key=lambda i: (-logits[i], i))
+            logits[order[params["top_k"] :]] = -np.inf
+        if (top_p := params.get("top_p", 1.0)) < 1.0:
+            rising = np.argsort(logits, kind="stable")
+            shares = np.exp(logits[rising] - logits.max())
+            cut = np.cumsum(shares / shares.sum()) <= 1.0 - top_p
+            cut[-1] = False
+            logits[rising[cut]] = -np.inf
+        return logits.astype(np.float32)
+
+    def _entry(self, row: _Row) -> dict[str, Any]:
+        named = {i: self._named(i) for i in row.listed}
+        top = [{**named[i], "logprob": row.logprobs[i]} for i in row.listed]
+        if Version(self.version) >= Version("0.32"):
+            for rank, candidate in enumerate(top, start=1):
+                candidate["rank"] = rank
+        return {**top[0], "top_logprobs": top}
+
+    def _named(self, token: int) -> dict[str, Any]:
+        if Version(self.version) >= Version("0.32"):
+            return {"token_id": token}
+        return {"token": f"token_id:{token}", "bytes": None}
+
+
+@dataclass(frozen=True)
+class _Row:
+    token: int
+    mask: list[int]
+    logprobs: dict[int, float]
+    listed: list[int] = field(default_factory=list)
+
+
+def chunks_of(case: dict[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
+    """Cut the response into stream chunks, `sizes` tokens at a time and choices in turn."""
+    chunks: list[dict[str, Any]] = []
+    for choice in case["response"]["choices"]:
+        start, turn, total = 0, 0, len(choice["token_ids"])
+        while start < total:
+            part = slice(start, start + sizes[turn % len(sizes)])
+            start, turn = part.stop, turn + 1
+            logprobs = choice["logprobs"]
+            chunks.append(
+                {
+                    "choices": [
+                        {
+                            "index": choice["index"],
+                            "token_ids": choice["token_ids"][part],
+                            "sampling_mask": choice["sampling_mask"][part],
+                            "logprobs": logprobs and {"content": logprobs["content"][part]},
+                            "finish_reason": choice["finish_reason"] if start >= total else None,
+                        }
+                    ]
+                }
+            )
+    return [*chunks, {"choices": [], "usage": case["response"]["usage"]}]
