@@ -94,7 +94,7 @@ class RunnerDecision:
 
 
 class _OpenQuestion(Abstain):
-    """A step whose answer is anybody's guess, not merely unlikely to matter."""
+    """A step that may well give V1, where other unknowns are only unlikely to matter."""
 
 
 _Step: TypeAlias = Callable[[ServeConfig, RunnerStep, Moment], RunnerDecision | None]
@@ -107,6 +107,7 @@ def decide_runner(config: ServeConfig, moment: Moment = Moment.REPLAY_CHECK) -> 
         UnresolvedValue: a setting or variable that a step reads is left open.
     """
     presumes: list[str] = []
+    asked: list[str] = []
     for step in config.catalogue.runner.decision:
         ask = next((_STEPS[read] for read in step.reads if read in _STEPS), None)
         if ask is None:
@@ -117,19 +118,24 @@ def decide_runner(config: ServeConfig, moment: Moment = Moment.REPLAY_CHECK) -> 
         try:
             decision = ask(config, step, moment)
         except _OpenQuestion as question:
-            return RunnerDecision(
-                None,
-                Reason.ARCHITECTURE,
-                f"vLLM {config.catalogue.vllm_version} decides by the model: {question.needs}",
-                open_questions=(question.needs,),
-            )
+            asked.append(question.needs)
+            continue
         except Abstain as missing:
             if type(missing) is not Abstain:
                 raise
             presumes.append(missing.needs)
             continue
-        if decision is not None:
-            return _presuming(decision, presumes, config)
+        if decision is None:
+            continue
+        if asked and decision.version is not Runner.V1:
+            # The open step would have given V1, so it matters only where the rest gives V2.
+            return RunnerDecision(
+                None,
+                Reason.ARCHITECTURE,
+                f"which runner {config.catalogue.vllm_version} takes depends on {asked[0]}",
+                open_questions=tuple(asked),
+            )
+        return _presuming(decision, presumes, config)
     return RunnerDecision(
         None,
         Reason.DEFAULT,

@@ -153,9 +153,8 @@ def _mamba_cache_all(asked: _Asked) -> bool:
         return True
     caching = config["enable_prefix_caching"]
     if caching is None:
-        if has_ability(config, "is_attention_free"):
-            return False
-        raise Abstain("whether vLLM turns prefix caching on for this model")
+        # On by default for hybrid models that generate (`is_prefix_caching_supported`).
+        caching = not has_ability(config, "is_attention_free")
     return bool(caching) and has_ability(config, "supports_mamba_prefix_caching")
 
 

@@ -57,10 +57,10 @@ def _weight(finding: Finding) -> tuple[bool, int]:
 
 def _finding(finding: Finding, sources: Mapping[str, str], colour: bool) -> Iterator[str]:
     kind = "undecided" if finding.undecided else finding.severity.value
-    head = _painted(f"{kind}[{finding.rule}]", _COLOURS[finding.severity], colour)
-    first, *rest = _wrapped(sentence(finding), "", len(kind) + len(finding.rule) + 4)
-    yield f"{head}: {first.lstrip()}"
-    yield from (f"  {line}" for line in rest)
+    head = f"{kind}[{finding.rule}]"
+    first, *rest = _wrapped(f"{head}: {sentence(finding)}", "", "  ")
+    yield first.replace(head, _painted(head, _COLOURS[finding.severity], colour), 1)
+    yield from rest
     if finding.location is not None:
         yield from _place(finding.location, sources, "-->")
     for location in finding.related:
@@ -140,15 +140,15 @@ def _count(verdict: Verdict) -> str:
     return ", ".join(said) or "nothing to report"
 
 
-def _wrapped(text: str, indent: str, used: int = 0) -> list[str]:
+def _wrapped(text: str, first: str, rest: str | None = None) -> list[str]:
     return textwrap.wrap(
-        " " * used + text if used else text,
+        text,
         width=_WIDTH,
-        initial_indent="" if used else indent,
-        subsequent_indent=" " * len(indent),
+        initial_indent=first,
+        subsequent_indent=" " * len(first) if rest is None else rest,
         break_long_words=False,
         break_on_hyphens=False,
-    ) or [indent]
+    )
 
 
 def _painted(text: str, code: str, colour: bool) -> str:
