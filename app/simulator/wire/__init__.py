@@ -1,0 +1,1 @@
+"""The wire format of vLLM's HTTP routes, per version."""
