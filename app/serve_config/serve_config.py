@@ -43,10 +43,21 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that depends on something only known at start, such as `$PORT`."""
+    """A value that depends on something only known at start, such as `$PORT`.
+
+    `variables` are the shell variables in `text`; with none, `text` says in words what is not
+    known (`the contents of serve.yaml`).
+    """
 
     variables: tuple[str, ...]
     text: str
+
+    @property
+    def needs(self) -> str:
+        """What would decide, in the words of the `not_checked` list."""
+        if not self.variables:
+            return self.text
+        return f"the value of {', '.join('$' + name for name in self.variables)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,303 @@
+"""Values against the fields of vLLM's configuration classes, as pydantic would judge them.
+
+The classes are pydantic dataclasses that forbid unknown keys. Their types and ranges are in the
+catalogue; here pydantic itself applies them, field by field, in its lax mode. What their own
+validators do beyond that is for the rules; a field whose `before` validator is not known is
+not judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from functools import lru_cache
+from typing import Any, Final, Literal, Union
+
+from pydantic import TypeAdapter, ValidationError
+
+from app.catalogue import Catalogue, ConfigClass, ConfigField
+from app.serve_config.serve_config import Unresolved
+from app.serve_config.suggest import hint, nearest
+
+_MAX_PROBLEMS: Final = 50
+_SKIP_NONE: Final = "_skip_none_validation"
+# `before` validators that look an enum member up by its name, in any case.
+_BY_NAME: Final = frozenset(
+    {"validate_mode_before", "validate_cudagraph_mode_before", "validate_backend_before"}
+    | {"validate_mla_prefill_backend_before", "_parse_attention_backend"}
+)
+_AUTO_IS_NONE: Final = frozenset({"_parse_attention_backend"})
+# `before` validators that fold case and dashes.
+_FOLDING: Final = ("_normalize_",)
+# `before` validators that only build the nested class.
+_BUILDING: Final = frozenset({"validate_pass_config_before"})
+
+
+class ProblemKind(StrEnum):
+    """What is wrong with a value."""
+
+    UNKNOWN_KEY = "unknown-key"
+    TYPE = "invalid-field-value"
+    RANGE = "value-out-of-range"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """One thing that pydantic would refuse; `path` leads to it from the checked value."""
+
+    kind: ProblemKind
+    path: tuple[str | int, ...]
+    message: str
+    suggestions: tuple[str, ...] = ()
+
+
+def check_class(catalogue: Catalogue, name: str, value: Any) -> list[FieldProblem]:
+    """Check the keys and values of an object for a configuration class."""
+    found: list[FieldProblem] = []
+    for problem in _class_problems(catalogue, name, value, ()):
+        found.append(problem)
+        if len(found) >= _MAX_PROBLEMS:
+            break
+    return found
+
+
+def check_field(catalogue: Catalogue, name: str, field: str, value: Any) -> list[FieldProblem]:
+    """Check one value for one field of a configuration class; unknown fields are not judged."""
+    config_class = catalogue.config_classes.get(name)
+    config_field = None if config_class is None else config_class.fields.get(field)
+    if config_field is None:
+        return []
+    return list(_field_problems(catalogue, config_field, value, ()))
+
+
+def _class_problems(
+    catalogue: Catalogue, name: str, value: Any, path: tuple[str | int, ...]
+) -> Iterator[FieldProblem]:
+    config_class = catalogue.config_classes.get(name)
+    if config_class is None or isinstance(value, Unresolved):
+        return
+    if not isinstance(value, Mapping):
+        message = f"must be an object with the keys of {name}, not {_shown(value)}"
+        yield FieldProblem(ProblemKind.TYPE, path, message)
+        return
+    known = _init_names(config_class)
+    for key, item in value.items():
+        if key in known:
+            field = config_class.fields.get(key)
+            if field is not None:
+                yield from _field_problems(catalogue, field, item, (*path, key))
+        elif config_class.extra == "forbid" or not config_class.pydantic:
+            names = nearest(str(key), known)
+            message = f"{name} has no key {key!r}{hint(names) or _listed(known)}"
+            yield FieldProblem(ProblemKind.UNKNOWN_KEY, (*path, key), message, names)
+    for key, field in config_class.fields.items():
+        if field.required and field.init and key not in value:
+            yield FieldProblem(ProblemKind.TYPE, path, f"{name} needs the key {key!r}")
+
+
+def _init_names(config_class: ConfigClass) -> tuple[str, ...]:
+    names = [name for name, field in config_class.fields.items() if field.init]
+    return (*names, *config_class.initvars)
+
+
+def _field_problems(
+    catalogue: Catalogue, field: ConfigField, value: Any, path: tuple[str | int, ...]
+) -> Iterator[FieldProblem]:
+    if _is_open(value):
+        return
+    names = {str(entry[0]): str(entry[1]) for entry in field.validators}
+    if value is None and _SKIP_NONE in names:
+        return
+    before = [n for n, mode in names.items() if mode in {"before", "plain", "wrap"}]
+    before = [n for n in before if n != _SKIP_NONE]
+    if before:
+        if all(n in _BY_NAME for n in before):
+            yield from _named_member(field, value, path)
+            return
+        if all(n.startswith(_FOLDING) for n in before):
+            value = value.lower().replace("-", "_") if isinstance(value, str) else value
+        elif not all(n in _BUILDING for n in before):
+            return
+    nested = _nested_class(field.type)
+    if nested is not None and isinstance(value, Mapping):
+        yield from _class_problems(catalogue, nested, value, path)
+        return
+    try:
+        typed = _adapter(json.dumps(field.type, sort_keys=True)).validate_json(json.dumps(value))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = tuple(step for step in first["loc"] if isinstance(step, int))
+        message = f"must be {describe(field.type)}, not {_shown(value)}"
+        yield FieldProblem(ProblemKind.TYPE, (*path, *where), message, _near_literal(field, value))
+        return
+    except (TypeError, ValueError, RecursionError):
+        return
+    yield from _range_problems(field, typed, path)
+
+
+def _range_problems(
+    field: ConfigField, value: Any, path: tuple[str | int, ...]
+) -> Iterator[FieldProblem]:
+    for name, bound in field.constraints.items():
+        test = _BOUNDS.get(name)
+        subject: Any = value
+        if name in {"min_length", "max_length"}:
+            subject = len(value) if hasattr(value, "__len__") else None
+        if test is None or isinstance(subject, bool) or not isinstance(subject, int | float):
+            continue
+        holds, words = test
+        if not holds(subject, bound):
+            yield FieldProblem(ProblemKind.RANGE, path, f"must be {words} {bound}, not {value!r}")
+
+
+_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
+    "ge": (lambda value, bound: value >= bound, "at least"),
+    "gt": (lambda value, bound: value > bound, "greater than"),
+    "le": (lambda value, bound: value <= bound, "at most"),
+    "lt": (lambda value, bound: value < bound, "less than"),
+    "multiple_of": (lambda value, bound: value % bound == 0, "a multiple of"),
+    "min_length": (lambda value, bound: value >= bound, "of length at least"),
+    "max_length": (lambda value, bound: value <= bound, "of length at most"),
+}
+
+
+def _named_member(
+    field: ConfigField, value: Any, path: tuple[str | int, ...]
+) -> Iterator[FieldProblem]:
+    members = next((t["members"] for t in _flat(field.type) if t.get("t") == "enum"), None)
+    if not isinstance(value, str) or members is None:
+        return
+    optional = any(t.get("t") == "none" for t in _flat(field.type))
+    if value.upper() in members or (value.lower() == "auto" and optional):
+        return
+    names = nearest(value, members)
+    message = f"must be one of {', '.join(members)}, not {_shown(value)}{hint(names)}"
+    yield FieldProblem(ProblemKind.TYPE, path, message, names)
+
+
+def _near_literal(field: ConfigField, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        return ()
+    known = [
+        str(choice)
+        for part in _flat(field.type)
+        for choice in (part.get("values") or ())
+        if isinstance(choice, str)
+    ]
+    return nearest(value, known)
+
+
+def _nested_class(type_tree: Mapping[str, Any]) -> str | None:
+    """Give the one configuration class that an object for this type must be."""
+    parts = [t for t in _flat(type_tree) if t.get("t") != "none"]
+    if len(parts) == 1 and parts[0].get("t") == "dataclass" and "annotated" not in parts[0]:
+        return str(parts[0]["name"])
+    return None
+
+
+def _flat(type_tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if type_tree.get("t") == "union":
+        return [part for member in type_tree["of"] for part in _flat(member)]
+    return [type_tree]
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, Unresolved):
+        return True
+    if isinstance(value, Mapping):
+        return any(_is_open(item) for item in value.values())
+    return isinstance(value, list) and any(_is_open(item) for item in value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _listed(known: tuple[str, ...]) -> str:
+    names = ", ".join(known[:12])
+    return f"; it has {names}{', …' if len(known) > 12 else ''}"
+
+
+def describe(type_tree: Mapping[str, Any]) -> str:
+    """Say a type in words."""
+    words = []
+    for part in _flat(type_tree):
+        kind = str(part.get("t"))
+        if kind == "literal":
+            words.append("one of " + ", ".join(json.dumps(v) for v in part["values"]))
+        elif kind == "enum":
+            words.append("one of " + ", ".join(part["members"]))
+        elif kind == "list" and part.get("of"):
+            words.append(f"a list of {describe(_only(part['of']))}")
+        elif kind == "dataclass":
+            words.append(f"an object ({part.get('name')})")
+        else:
+            words.append(_WORDS.get(kind, kind))
+    return " or ".join(dict.fromkeys(words))
+
+
+_WORDS: Final = {
+    "none": "null",
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "dict": "an object",
+}
+
+
+def _only(members: Any) -> Mapping[str, Any]:
+    if isinstance(members, list):
+        return members[0] if members else {"t": "any"}
+    return members if isinstance(members, Mapping) else {"t": "any"}
+
+
+@lru_cache(maxsize=1024)
+def _adapter(type_text: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_python_type(json.loads(type_text)))
+
+
+def _python_type(tree: Any) -> Any:
+    """Give the Python type for the extractor's type tree; Any for what cannot be judged."""
+    if not isinstance(tree, Mapping) or tree.get("annotated"):
+        return Any
+    kind, members = tree.get("t"), tree.get("of")
+    if kind == "union":
+        parts = [_python_type(member) for member in members or ()]
+        return Union[tuple(parts)] if parts else Any  # noqa: UP007 - built at run time
+    if kind == "literal":
+        return Literal[tuple(tree["values"])]
+    if kind == "enum":
+        values = tree.get("values")
+        if not values:
+            return Any
+        return Enum("Choice", dict(zip(tree["members"], values, strict=False)))
+    if kind in {"list", "set"}:
+        return list[_python_type(_only(members))]  # type: ignore[misc] # built at run time
+    if kind == "tuple" and isinstance(members, list) and members:
+        return tuple[tuple(_python_type(member) for member in members)]  # type: ignore[misc]
+    if kind == "dict" and isinstance(members, list) and len(members) == 2:
+        key, value = (_python_type(member) for member in members)
+        return dict[key, value]  # type: ignore[valid-type] # built at run time
+    return _PLAIN.get(str(kind), Any)
+
+
+_PLAIN: Final[dict[str, Any]] = {
+    "none": type(None),
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "dict": dict[Any, Any],
+    "list": list[Any],
+    "callable": Callable[..., Any],
+}

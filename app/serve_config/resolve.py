@@ -1,0 +1,186 @@
+"""A proposal, resolved for one vLLM version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app.catalogue import Catalogue
+from app.proposal.proposal import Entrypoint, Form, Proposal, Word
+from app.serve_config.argparse_rules import parse
+from app.serve_config.class_rules import check_setting
+from app.serve_config.command_line import rewrite
+from app.serve_config.config_file import ConfigFile
+from app.serve_config.diagnostics import finding
+from app.serve_config.engine_kwargs import read_kwargs
+from app.serve_config.environment import check_environment
+from app.serve_config.option_table import option_table
+from app.serve_config.serve_args import check_serve_args
+from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
+from app.serve_config.tokens import Occurrence, Token
+from app.serve_config.values import default_value, read_values
+from app.verdict.finding import Finding
+from app.verdict.location import Location
+
+_MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What one vLLM version reads in a proposal.
+
+    `config` is None where vLLM would end before it has settings at all. A setting that could
+    not be read is `Unresolved` in it, so that rules about it abstain. `occurrences` are the
+    places that give each flag, in argparse's order, and `config_file` the file that was read;
+    `app.proposal.edit` works with them.
+    """
+
+    config: ServeConfig | None
+    findings: tuple[Finding, ...]
+    occurrences: tuple[Occurrence, ...] = ()
+    config_file: ConfigFile | None = None
+
+
+def resolve(proposal: Proposal, catalogue: Catalogue) -> Resolution:
+    """Read a proposal as the vLLM version of `catalogue` does.
+
+    Never raises for what a user wrote: everything vLLM would refuse, and everything that cannot
+    be known, is a finding.
+    """
+    if proposal.form is Form.CONFIG:
+        return _resolve_kwargs(proposal, catalogue)
+    return _resolve_words(as_command_line(proposal), catalogue)
+
+
+def as_command_line(proposal: Proposal) -> Proposal:
+    """Give a config file alone as the command `vllm serve --config FILE`."""
+    yaml = proposal.yaml
+    if yaml is None:
+        return proposal
+    place = Location(source=yaml.name)
+    return replace(proposal, words=(Word("--config", place), Word(yaml.name, place)))
+
+
+def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
+    findings = list(proposal.findings)
+    table = option_table(catalogue)
+    omni = next((w for w in proposal.words if w.text == "--omni"), None)
+    if omni is not None:
+        message = "vLLM-Omni reads this command line, if it is installed"
+        findings.append(finding("cli-omni", message, location=omni.location, undecided=True))
+        return Resolution(config=None, findings=tuple(findings))
+    rewritten = rewrite(proposal, table.flags)
+    findings.extend(rewritten.findings)
+    if rewritten.fatal:
+        findings.extend(check_environment(proposal.environment, catalogue, refuse_unknown=False))
+        return Resolution(config=None, findings=tuple(findings), config_file=rewritten.config)
+    parsed = parse(rewritten.tokens, table)
+    findings.extend(parsed.findings)
+    values = read_values(parsed.occurrences, catalogue)
+    findings.extend(values.findings)
+    findings.extend(_open_word(token) for token in parsed.open_words)
+    unknown = _unknown(rewritten.unseen, parsed.open_words)
+    settings = _with_defaults(values.settings, catalogue, unknown)
+    served = proposal.entrypoint is Entrypoint.SERVE
+    alone = rewritten.config is not None and rewritten.config.alone
+    if not _set_model(settings, positional=served) and unknown is None and not alone:
+        findings.append(_no_model(settings, values.occurrences))
+    return _finish(
+        proposal,
+        catalogue,
+        settings,
+        findings,
+        occurrences=tuple(values.occurrences),
+        config_file=rewritten.config,
+    )
+
+
+def _resolve_kwargs(proposal: Proposal, catalogue: Catalogue) -> Resolution:
+    read = read_kwargs(proposal.kwargs or {}, catalogue)
+    findings = [*proposal.findings, *read.findings]
+    return _finish(proposal, catalogue, _with_defaults(read.settings, catalogue, None), findings)
+
+
+def _finish(
+    proposal: Proposal,
+    catalogue: Catalogue,
+    settings: Mapping[str, Setting],
+    findings: list[Finding],
+    occurrences: tuple[Occurrence, ...] = (),
+    config_file: ConfigFile | None = None,
+) -> Resolution:
+    config = ServeConfig(
+        catalogue=catalogue,
+        settings=settings,
+        environment=proposal.environment,
+        model_config=proposal.model_config,
+        hardware=proposal.hardware,
+    )
+    for dest, setting in settings.items():
+        flag = catalogue.by_dest.get(dest)
+        if flag is not None and setting.origin is not Origin.DEFAULT:
+            findings.extend(check_setting(flag, setting, catalogue))
+    if proposal.form is not Form.CONFIG:
+        findings.extend(check_serve_args(config, proposal.entrypoint))
+    try:
+        refuse_unknown = bool(config["fail_on_environ_validation"])
+    except Abstain:
+        refuse_unknown = False
+    findings.extend(
+        check_environment(proposal.environment, catalogue, refuse_unknown=refuse_unknown)
+    )
+    return Resolution(
+        config=config,
+        findings=tuple(findings),
+        occurrences=occurrences,
+        config_file=config_file,
+    )
+
+
+def _with_defaults(
+    given: Mapping[str, Setting], catalogue: Catalogue, unknown: Unresolved | None
+) -> dict[str, Setting]:
+    """Add the defaults; where further settings may come from something unseen, add that."""
+    settings = dict(given)
+    for flag in catalogue.flags:
+        if flag.dest not in settings:
+            value = default_value(flag) if unknown is None else unknown
+            settings[flag.dest] = Setting(value, Origin.DEFAULT)
+    return settings
+
+
+def _unknown(unseen: str | None, open_words: tuple[Token, ...]) -> Unresolved | None:
+    if unseen is not None:
+        return Unresolved((), unseen)
+    if open_words:
+        names = tuple(name for token in open_words for name in token.unresolved)
+        return Unresolved(names, " ".join(token.text for token in open_words))
+    return None
+
+
+def _open_word(token: Token) -> Finding:
+    return finding(
+        "shell-unresolved-words",
+        f"{token.text} may hold options that decide; write them out",
+        location=token.location,
+        undecided=True,
+    )
+
+
+def _set_model(settings: dict[str, Setting], *, positional: bool) -> bool:
+    """Let the positional model win; say whether there is a model at all."""
+    tag = settings.get("model_tag")
+    if positional and tag is not None and tag.origin is not Origin.DEFAULT:
+        settings[_MODEL] = tag
+    return settings[_MODEL].origin is not Origin.DEFAULT
+
+
+def _no_model(settings: Mapping[str, Setting], occurrences: list[Occurrence]) -> Finding:
+    swallowing = next((o for o in occurrences if o.flag.nargs == "+" and len(o.values) > 1), None)
+    message = f"no model is given, so vLLM serves {settings[_MODEL].value}"
+    location = None
+    if swallowing is not None:
+        last = swallowing.values[-1]
+        message += f"; {swallowing.flag.name} has taken {last.text!r}"
+        location = last.location
+    return finding("cli-no-model", message, location=location)
