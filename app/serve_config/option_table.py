@@ -50,9 +50,17 @@ class OptionTable:
         self._sorted = sorted(self.flags)
         self._order = {option: i for i, option in enumerate(self.flags)}
         self.positional = next(f for f in catalogue.flags if not f.options)
-        self.visible = tuple(
-            option for flag in catalogue.flags for option in flag.options if option.startswith("--")
+        self._long = tuple(
+            (option, option in flag.negative_options)
+            for flag in catalogue.flags
+            for option in flag.options
+            if option.startswith("--")
         )
+
+    def alternatives(self, text: str) -> tuple[str, ...]:
+        """Give the long options to look for a misspelt one in; negative ones only for `--no-`."""
+        negative = text.startswith(("--no-", "--disable-"))
+        return tuple(option for option, negates in self._long if negative or not negates)
 
     def classify(self, text: str) -> Match | None:
         """Say what a word is; None for a value or positional."""
