@@ -12,7 +12,7 @@ from app.catalogue.semantics import EngineSemantics, semantics_of
 from app.errors import InvalidEnvelope, Problem, UnknownVersion
 from app.replay.evidence import Evidence, ReplayOptions
 from app.replay.wire.columns import choice_of
-from app.replay.wire.decoding import convert, decode
+from app.replay.wire.decoding import convert, decode, decode_leniently, mistyped
 from app.replay.wire.generate import RequestBody, ResponseBody
 from app.replay.wire.sampling_params import SamplingRequest, normalise
 from app.replay.wire.stream import Joined, decode_events, join
@@ -103,7 +103,12 @@ class _Parts(msgspec.Struct, gc=False):
 
 
 def _from_text(case: bytes | str) -> _Parts:
-    envelope = decode(case, _CaseText)
+    try:
+        envelope = msgspec.json.decode(case, type=_CaseText)
+    except msgspec.ValidationError as error:
+        raise mistyped(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _from_mapping(decode_leniently(case, error))
     if not bytes(envelope.request) or not bytes(envelope.response):
         raise _missing("request" if not bytes(envelope.request) else "response")
     wrapper = decode(envelope.request, _RequestEnvelope, pointer="/request")
@@ -130,7 +135,10 @@ def _from_text(case: bytes | str) -> _Parts:
     )
 
 
-def _from_mapping(case: Mapping[str, Any]) -> _Parts:
+def _from_mapping(case: Any) -> _Parts:
+    if not isinstance(case, Mapping):
+        detail = "a case is an object: {vllm_version, request, response}"
+        raise InvalidEnvelope(detail, (Problem("wrong-type", detail, ""),))
     for member in ("request", "response"):
         if case.get(member) is None:
             raise _missing(member)
@@ -183,8 +191,8 @@ def _version(text: str | None) -> Version:
 
 def _request(endpoint: str | None, body: RequestBody) -> RequestBody:
     other = endpoint if endpoint is not None and not endpoint.endswith(_GENERATE) else None
-    if other is None and (bytes(body.messages) or bytes(body.prompt)) and not body.token_ids:
-        other = "/v1/chat/completions" if bytes(body.messages) else "/v1/completions"
+    if other is None and not body.token_ids and (body.messages, body.prompt) != (None, None):
+        other = "/v1/chat/completions" if body.messages is not None else "/v1/completions"
     if other is not None:
         detail = f"the request went to {other}, but only {_GENERATE} returns sampling masks"
         raise InvalidEnvelope(detail, (Problem("other-route", detail, "/request"),))

@@ -17,10 +17,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 
 
 def decode(data: bytes | str | msgspec.Raw, kind: type[T], *, pointer: str = "") -> T:
-    """Decode JSON text into `kind`, ignoring unknown members.
-
-    The literals NaN and Infinity, which Python writes and JSON does not have, are read too, so
-    that the caller can say which number is not one.
+    """Decode JSON text into `kind`, which has no `Raw` members, ignoring unknown members.
 
     Raises:
         MalformedDocument: it is not JSON.
@@ -29,9 +26,9 @@ def decode(data: bytes | str | msgspec.Raw, kind: type[T], *, pointer: str = "")
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise _mistyped(error, pointer) from None
+        raise mistyped(error, pointer) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return convert(_decode_leniently(data, error, pointer), kind, pointer=pointer)
+        return convert(decode_leniently(data, error, pointer=pointer), kind, pointer=pointer)
 
 
 def convert(value: Any, kind: type[T], *, pointer: str = "") -> T:
@@ -43,10 +40,20 @@ def convert(value: Any, kind: type[T], *, pointer: str = "") -> T:
     try:
         return msgspec.convert(value, type=kind)
     except msgspec.ValidationError as error:
-        raise _mistyped(error, pointer) from None
+        raise mistyped(error, pointer) from None
 
 
-def _decode_leniently(data: bytes | str | msgspec.Raw, cause: Exception, pointer: str) -> Any:
+def decode_leniently(
+    data: bytes | str | msgspec.Raw, cause: Exception, *, pointer: str = ""
+) -> Any:
+    """Parse what msgspec refused because of `cause`.
+
+    The literals NaN and Infinity, which Python writes and JSON does not have, are read, so that
+    the caller can say which number is not one.
+
+    Raises:
+        MalformedDocument: it is not JSON even so.
+    """
     raw = data if isinstance(data, str) else bytes(data)
     try:
         return json.loads(raw)
@@ -66,7 +73,8 @@ def _decode_leniently(data: bytes | str | msgspec.Raw, cause: Exception, pointer
         ) from None
 
 
-def _mistyped(error: msgspec.ValidationError, pointer: str) -> UnusableInput:
+def mistyped(error: msgspec.ValidationError, pointer: str = "") -> UnusableInput:
+    """Say which member has another type, as a JSON pointer below `pointer`."""
     match = _PATH.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
     steps = (name or index for name, index in _STEP.findall(path))

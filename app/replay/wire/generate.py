@@ -20,8 +20,8 @@ class RequestBody(msgspec.Struct, gc=False):
     sampling_params: SamplingParamsBody | None = None
     content_parts: list[Any] | None = None
     stream: bool | None = None
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
+    messages: Any = None
+    prompt: Any = None
 
 
 class Candidate(msgspec.Struct, gc=False):
