@@ -7,6 +7,7 @@ to the transport directly, without the per-request work of `httpx.AsyncClient`.
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -75,6 +76,7 @@ class _ResponseBytes(httpx.AsyncByteStream):
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
+        _fail_when_connection_ends(response)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _as_httpx_errors():
@@ -84,6 +86,38 @@ class _ResponseBytes(httpx.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the connection at once unless the body was read to its end."""
         self._response.close()
+
+
+def _fail_when_connection_ends(response: aiohttp.ClientResponse) -> None:
+    """Fail the reader of a body when its connection closes before the body's end.
+
+    After a malformed chunk aiohttp (3.14) closes the connection without telling whoever reads
+    the body, and drops its read timeout, so that the reader would wait forever.
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
+    if closed is None:
+        return
+
+    def fail(_: asyncio.Future[None]) -> None:
+        if not response.content.is_eof() and response.content.exception() is None:
+            response.content.set_exception(
+                aiohttp.ClientPayloadError("the connection ended within the body")
+            )
+
+    def forget() -> None:
+        closed.remove_done_callback(fail)
+
+    closed.add_done_callback(fail)
+    response.content.on_eof(forget)
+    # Whoever asks for the future must take its exception; once per connection is enough.
+    closed.remove_done_callback(_retrieve)
+    closed.add_done_callback(_retrieve)
+
+
+def _retrieve(closed: asyncio.Future[None]) -> None:
+    if not closed.cancelled():
+        closed.exception()
 
 
 class Backend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -14,9 +14,10 @@ from starlette.types import ASGIApp
 
 from app.relay.client import BodyLimits
 from app.relay.metrics import RelayMetrics
-from app.relay.relay import Relay
+from app.relay.relay import Examiner, Relay
 from app.relay.upstream import Backend
 from app.request_rules.examination import Examination
+from tests.relay.faulty import FaultyBackend, Script, faulty_backend
 
 
 class NoRules:
@@ -45,7 +46,7 @@ class Gate:
 async def gate_to(
     url: str,
     *,
-    examiner: object = None,
+    examiner: Examiner | None = None,
     limits: BodyLimits | None = None,
     connect_timeout: float = 2.0,
     idle_timeout: float = 5.0,
@@ -54,7 +55,7 @@ async def gate_to(
     backend = Backend(url, connect_timeout=connect_timeout, idle_timeout=idle_timeout)
     relay = Relay(
         backend,
-        examiner or NoRules(),  # type: ignore[arg-type] - tests pass partial examiners
+        examiner or NoRules(),
         RelayMetrics(registry),
         limits or BodyLimits(2**20),
     )
@@ -63,6 +64,23 @@ async def gate_to(
             yield Gate(relay, registry, port)
     finally:
         await backend.aclose()
+
+
+@asynccontextmanager
+async def scene(
+    script: Script,
+    *,
+    examiner: Examiner | None = None,
+    limits: BodyLimits | None = None,
+    idle_timeout: float = 5.0,
+) -> AsyncIterator[tuple[FaultyBackend, Gate, RawClient]]:
+    """A backend, a relay in front of it, and a client of that."""
+    async with (
+        faulty_backend(script) as backend,
+        gate_to(backend.url, examiner=examiner, limits=limits, idle_timeout=idle_timeout) as gate,
+        client_of(gate.port) as client,
+    ):
+        yield backend, gate, client
 
 
 @asynccontextmanager
@@ -80,8 +98,7 @@ async def listening(app: ASGIApp) -> AsyncIterator[int]:
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.002)
+    await eventually(lambda: server.started)
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
@@ -168,9 +185,10 @@ async def client_of(port: int) -> AsyncIterator[RawClient]:
             await writer.wait_closed()
 
 
-async def eventually(truth: object, seconds: float = 3.0) -> None:
+async def eventually(truth: Callable[[], object], seconds: float = 5.0) -> None:
     """Wait until `truth()` holds."""
-    assert callable(truth)
     async with asyncio.timeout(seconds):
-        while not truth():
+        while True:
+            if truth():
+                return
             await asyncio.sleep(0.005)
