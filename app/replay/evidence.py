@@ -53,14 +53,12 @@ class Candidates:
         sampled: its logprob, (n,) float64; NaN where not given.
         ids: candidates of each row.
         logprobs: of `ids.values`, (m,) float64; NaN where not given.
-        ranks: of `ids.values`, (m,) int64; 0 where not given, as always up to 0.31.
     """
 
     named: NDArray[np.int64]
     sampled: NDArray[np.float64]
     ids: Ragged
     logprobs: NDArray[np.float64]
-    ranks: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from app.catalogue.semantics import EngineSemantics, semantics_of
 from app.errors import InvalidEnvelope, Problem, UnknownVersion
 from app.replay.evidence import Evidence, ReplayOptions
 from app.replay.wire.columns import choice_of
-from app.replay.wire.decoding import convert, decode, decode_leniently, mistyped
+from app.replay.wire.decoding import convert, decode
 from app.replay.wire.generate import RequestBody, ResponseBody
 from app.replay.wire.sampling_params import SamplingRequest, normalise
 from app.replay.wire.stream import Joined, decode_events, join
@@ -32,22 +32,13 @@ class OptionsBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     vocab_size: int | None = None
 
 
-class _RequestEnvelope(msgspec.Struct, gc=False):
-    endpoint: str | None = None
-    body: msgspec.Raw = msgspec.Raw()
+class CaseBody(msgspec.Struct, gc=False):
+    """A case; `response` is a body, a list of chunks, or the recorded text of a stream."""
 
-
-class _CaseHead(msgspec.Struct, gc=False):
     id: Any = None
     vllm_version: str | None = None
-    options: OptionsBody | None = None
-
-
-class _CaseText(msgspec.Struct, gc=False):
-    id: Any = None
-    vllm_version: str | None = None
-    request: msgspec.Raw = msgspec.Raw()
-    response: msgspec.Raw = msgspec.Raw()
+    request: RequestBody | None = None
+    response: ResponseBody | list[ResponseBody] | str | None = None
     options: OptionsBody | None = None
 
 
@@ -61,23 +52,26 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         UnusableInput: the case cannot be read; the problems point to what and where.
         UnknownVersion: that version of vLLM returns no sampling masks.
     """
-    parts = _from_text(case) if isinstance(case, bytes | str) else _from_mapping(case)
-    version = _version(parts.vllm_version)
+    body = decode(case, CaseBody) if isinstance(case, bytes | str) else convert(case, CaseBody)
+    if body.request is None or body.response is None:
+        raise _missing("request" if body.request is None else "response")
+    version = _version(body.vllm_version)
     semantics = semantics_of(version)
-    request = _request(parts.endpoint, parts.request)
-    joined = parts.response
+    request = _request(body.request)
+    joined = _joined(body.response)
+    streamed = not isinstance(body.response, ResponseBody)
     _refuse_error(joined.response)
     sampling = normalise(request.sampling_params) if request.sampling_params else SamplingRequest()
-    _require_masks(joined.response, semantics, version, streamed=parts.streamed)
+    _require_masks(joined.response, semantics, version, streamed=streamed)
     usage = joined.response.usage
     claimed = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
     metrics = joined.response.metrics
-    options = parts.options
+    options = ReplayOptions(**msgspec.structs.asdict(body.options or OptionsBody()))
     speculated = options.speculative
     if speculated is None and metrics is not None and metrics.speculative_decoding is not None:
         speculated = True
     return Evidence(
-        id=parts.id,
+        id=body.id,
         version=version,
         semantics=semantics,
         sampling=sampling,
@@ -92,83 +86,11 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     )
 
 
-class _Parts(msgspec.Struct, gc=False):
-    id: Any
-    vllm_version: str | None
-    endpoint: str | None
-    request: RequestBody
-    response: Joined
-    streamed: bool
-    options: ReplayOptions
-
-
-def _from_text(case: bytes | str) -> _Parts:
-    try:
-        envelope = msgspec.json.decode(case, type=_CaseText)
-    except msgspec.ValidationError as error:
-        raise mistyped(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _from_mapping(decode_leniently(case, error))
-    if not bytes(envelope.request) or not bytes(envelope.response):
-        raise _missing("request" if not bytes(envelope.request) else "response")
-    wrapper = decode(envelope.request, _RequestEnvelope, pointer="/request")
-    wrapped = bool(bytes(wrapper.body))
-    first = bytes(envelope.response).lstrip()[:1]
-    if first == b"[":
-        chunks = decode(envelope.response, list[ResponseBody], pointer="/response")
-        joined = join(chunks)
-    elif first == b'"':
-        text = decode(envelope.response, str, pointer="/response")
-        joined = join(decode_events(text, pointer="/response"))
-    else:
-        joined = Joined(decode(envelope.response, ResponseBody, pointer="/response"), ())
-    return _Parts(
-        envelope.id,
-        envelope.vllm_version,
-        wrapper.endpoint,
-        decode(wrapper.body, RequestBody, pointer="/request/body")
-        if wrapped
-        else decode(envelope.request, RequestBody, pointer="/request"),
-        joined,
-        first != b"{",
-        _options(envelope.options),
-    )
-
-
-def _from_mapping(case: Any) -> _Parts:
-    if not isinstance(case, Mapping):
-        detail = "a case is an object: {vllm_version, request, response}"
-        raise InvalidEnvelope(detail, (Problem("wrong-type", detail, ""),))
-    for member in ("request", "response"):
-        if case.get(member) is None:
-            raise _missing(member)
-    head = convert({name: case.get(name) for name in _CaseHead.__struct_fields__}, _CaseHead)
-    request, response = case["request"], case["response"]
-    endpoint: str | None = None
-    where = "/request"
-    if isinstance(request, Mapping) and request.get("body") is not None:
-        named = {"endpoint": request.get("endpoint")}
-        endpoint = convert(named, _RequestEnvelope, pointer=where).endpoint
-        request, where = request["body"], "/request/body"
-    if isinstance(response, list):
-        joined = join(convert(response, list[ResponseBody], pointer="/response"))
-    elif isinstance(response, str):
-        joined = join(decode_events(response, pointer="/response"))
-    else:
-        joined = Joined(convert(response, ResponseBody, pointer="/response"), ())
-    return _Parts(
-        head.id,
-        head.vllm_version,
-        endpoint,
-        convert(request, RequestBody, pointer=where),
-        joined,
-        isinstance(response, list | str),
-        _options(head.options),
-    )
-
-
-def _options(body: OptionsBody | None) -> ReplayOptions:
-    return ReplayOptions(**msgspec.structs.asdict(body)) if body is not None else ReplayOptions()
+def _joined(response: ResponseBody | list[ResponseBody] | str) -> Joined:
+    if isinstance(response, ResponseBody):
+        return Joined(response, ())
+    chunks = decode_events(response, pointer="/response") if isinstance(response, str) else response
+    return join(chunks)
 
 
 def _version(text: str | None) -> Version:
@@ -189,8 +111,10 @@ def _version(text: str | None) -> Version:
     return version
 
 
-def _request(endpoint: str | None, body: RequestBody) -> RequestBody:
-    other = endpoint if endpoint is not None and not endpoint.endswith(_GENERATE) else None
+def _request(sent: RequestBody) -> RequestBody:
+    """Unwrap `{"endpoint", "body"}`, and refuse what another route answers."""
+    body = sent.body if sent.body is not None else sent
+    other = sent.endpoint if sent.endpoint and not sent.endpoint.endswith(_GENERATE) else None
     if other is None and not body.token_ids and (body.messages, body.prompt) != (None, None):
         other = "/v1/chat/completions" if body.messages is not None else "/v1/completions"
     if other is not None:

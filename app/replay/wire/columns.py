@@ -23,7 +23,6 @@ _PREFIX = "token_id:"
 _logprob = attrgetter("logprob")
 _token_id = attrgetter("token_id")
 _token = attrgetter("token")
-_rank = attrgetter("rank")
 _top = attrgetter("top_logprobs")
 
 
@@ -87,7 +86,6 @@ def _candidates(content: list[Entry], tokens: int, pointer: str) -> Candidates:
         sampled=_numbers(content, entry_of),
         ids=Ragged(_ids(flat, place_of), offsets),
         logprobs=_numbers(flat, place_of),
-        ranks=_ranks(flat, place_of),
     )
 
 
@@ -108,10 +106,14 @@ def _parse_ids(tokens: list[str]) -> NDArray[np.int64]:
     Raises:
         TypeError, ValueError: some entry is none; the caller finds out which.
     """
-    digits = "".join(tokens).split(_PREFIX)
-    if digits[0] or len(digits) != len(tokens) + 1:
+    spaced = "".join(tokens).replace(_PREFIX, " ")
+    digits = spaced.replace(" ", "")
+    if len(spaced) - len(digits) != len(tokens) or not (digits.isascii() and digits.isdigit()):
         raise ValueError
-    return np.fromiter(map(int, digits[1:]), np.int64, len(tokens))
+    ids: NDArray[np.int64] = np.fromstring(spaced, np.int64, sep=" ")
+    if len(ids) != len(tokens) or not spaced.startswith(" "):
+        raise ValueError
+    return ids
 
 
 def _one_id(entry: _Named, pointer: str) -> int:
@@ -146,16 +148,6 @@ def _numbers(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.float6
                 place_of(int(index)) + "/logprob",
             )
     return array
-
-
-def _ranks(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.int64]:
-    if not entries or (entries[0].rank is None and all(e.rank is None for e in entries)):
-        return np.zeros(len(entries), np.int64)
-    try:
-        return np.array([rank or 0 for rank in map(_rank, entries)], np.int64)
-    except OverflowError:
-        large = next(i for i, e in enumerate(entries) if abs(e.rank or 0) >= 2**63)
-        raise _refusal("no-rank", "the rank does not fit in 64 bits", place_of(large)) from None
 
 
 def _integers(values: Sequence[int], pointer: str) -> NDArray[np.int64]:

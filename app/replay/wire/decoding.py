@@ -16,8 +16,8 @@ _PATH = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 
 
-def decode(data: bytes | str | msgspec.Raw, kind: type[T], *, pointer: str = "") -> T:
-    """Decode JSON text into `kind`, which has no `Raw` members, ignoring unknown members.
+def decode(data: bytes | str, kind: type[T], *, pointer: str = "") -> T:
+    """Decode JSON text into `kind`, ignoring unknown members.
 
     Raises:
         MalformedDocument: it is not JSON.
@@ -26,9 +26,9 @@ def decode(data: bytes | str | msgspec.Raw, kind: type[T], *, pointer: str = "")
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise mistyped(error, pointer) from None
+        raise _mistyped(error, pointer) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return convert(decode_leniently(data, error, pointer=pointer), kind, pointer=pointer)
+        return convert(_decode_leniently(data, error, pointer), kind, pointer=pointer)
 
 
 def convert(value: Any, kind: type[T], *, pointer: str = "") -> T:
@@ -40,23 +40,16 @@ def convert(value: Any, kind: type[T], *, pointer: str = "") -> T:
     try:
         return msgspec.convert(value, type=kind)
     except msgspec.ValidationError as error:
-        raise mistyped(error, pointer) from None
+        raise _mistyped(error, pointer) from None
 
 
-def decode_leniently(
-    data: bytes | str | msgspec.Raw, cause: Exception, *, pointer: str = ""
-) -> Any:
-    """Parse what msgspec refused because of `cause`.
+def _decode_leniently(data: bytes | str, cause: Exception, pointer: str) -> Any:
+    """Parse the literals NaN and Infinity too, which Python writes and JSON does not have.
 
-    The literals NaN and Infinity, which Python writes and JSON does not have, are read, so that
-    the caller can say which number is not one.
-
-    Raises:
-        MalformedDocument: it is not JSON even so.
+    So the caller can say which number is not one.
     """
-    raw = data if isinstance(data, str) else bytes(data)
     try:
-        return json.loads(raw)
+        return json.loads(data)
     except json.JSONDecodeError as error:
         raise MalformedDocument(
             f"not JSON: {error.msg}",
@@ -73,8 +66,7 @@ def decode_leniently(
         ) from None
 
 
-def mistyped(error: msgspec.ValidationError, pointer: str = "") -> UnusableInput:
-    """Say which member has another type, as a JSON pointer below `pointer`."""
+def _mistyped(error: msgspec.ValidationError, pointer: str) -> UnusableInput:
     match = _PATH.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
     steps = (name or index for name, index in _STEP.findall(path))

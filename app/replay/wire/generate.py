@@ -14,7 +14,7 @@ from app.replay.wire.sampling_params import SamplingParamsBody
 
 
 class RequestBody(msgspec.Struct, gc=False):
-    """A request; `messages` and `prompt` are those of other routes."""
+    """A request, bare or as `{"endpoint", "body"}`; `messages`, `prompt` are of other routes."""
 
     token_ids: list[int] | None = None
     sampling_params: SamplingParamsBody | None = None
@@ -22,15 +22,19 @@ class RequestBody(msgspec.Struct, gc=False):
     stream: bool | None = None
     messages: Any = None
     prompt: Any = None
+    endpoint: str | None = None
+    body: RequestBody | None = None
 
 
 class Candidate(msgspec.Struct, gc=False):
-    """One logprob. Up to 0.31 `token` is `token_id:N`, from 0.32 `token_id` and `rank` are set."""
+    """One logprob. Up to 0.31 `token` is `token_id:N`, from 0.32 on there is `token_id`.
+
+    Ranks (from 0.32) are left out: they repeat the order of the list.
+    """
 
     logprob: float | None = None
     token_id: int | None = None
     token: str | None = None
-    rank: int | None = None
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -39,7 +43,6 @@ class Entry(msgspec.Struct, gc=False):
     logprob: float | None = None
     token_id: int | None = None
     token: str | None = None
-    rank: int | None = None
     top_logprobs: list[Candidate] | None = None
 
 
