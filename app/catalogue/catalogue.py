@@ -181,6 +181,7 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     registries: dict[str, Any]
     not_captured: tuple[str, ...] = ()
     captured_on_platform: str | None = None
+    capture_note: str | None = None
     # Compute capability of the GPU that attention backends were asked about.
     captured_on_device: str | None = None
     platform_overrides: dict[str, Any] = {}

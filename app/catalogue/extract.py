@@ -23,7 +23,7 @@ if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from app.catalogue.extraction.capture import capture
-from app.catalogue.extraction.installed import NoVllm, Vllm
+from app.catalogue.extraction.installed import PLATFORMS, NoVllm, Vllm
 from app.catalogue.extraction.merge import merge
 from app.catalogue.extraction.writing import dump
 
@@ -38,9 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 catalogue = _read(options.merge)
             else:
                 vllm = Vllm()
+                vllm.assume_platform(options.platform)
                 catalogue = capture(vllm, version=options.version, models=options.models)
             if second is not None:
                 catalogue = merge(catalogue, second)
+            if options.note is not None:
+                catalogue["capture_note"] = options.note
             text = dump(catalogue)
     except (NoVllm, ImportError, AttributeError, OSError, ValueError) as error:
         print(f"extract: {type(error).__name__}: {error}", file=sys.stderr)
@@ -61,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, metavar="FILE", help="file to write (default: standard output)"
     )
     parser.add_argument("--version", help="version to record (default: the installed one's)")
+    parser.add_argument(
+        "--platform",
+        choices=PLATFORMS,
+        help="what to capture for where vLLM sees no device (default: what torch was built for)",
+    )
+    parser.add_argument("--note", metavar="TEXT", help="how it was captured, for the record")
     parser.add_argument(
         "--platform-override",
         type=Path,

@@ -97,7 +97,9 @@ def get_kwargs(cls):
 
 def add_arguments(parser):
     cache = parser.add_argument_group("CacheConfig", "A description.")
-    cache.add_argument("--block-size", **get_kwargs(CacheConfig)["block_size"])
+    kwargs = get_kwargs(CacheConfig)["block_size"]
+    kwargs["help"] += " With more."
+    cache.add_argument("--block-size", **kwargs)
     parser.add_argument("--overrides", type=optional_type(json.loads), default=None)
     parser.add_argument("--sheep", type=parse_sheep, default="", metavar="{dolly,molly} or a name")
     parser.add_argument("--eager", action=argparse.BooleanOptionalAction, default=False)
@@ -186,20 +188,39 @@ _OOT_SUPPORTED_MODELS = {}
 """,
     "vllm/platforms/__init__.py": """\
 import enum
+import os
 
 
 class PlatformEnum(enum.Enum):
     CUDA = 1
+    UNSPECIFIED = 2
 
 
-class CurrentPlatform:
-    _enum = PlatformEnum.CUDA
+class Platform:
+    def __init__(self, kind):
+        self._enum = kind
+
+    def is_unspecified(self):
+        return self._enum is PlatformEnum.UNSPECIFIED
 
     def get_device_capability(self):
         return None
 
 
-current_platform = CurrentPlatform()
+_current_platform = Platform(PlatformEnum[os.environ.get("MINIATURE_PLATFORM", "CUDA")])
+
+
+def __getattr__(name):
+    if name == "current_platform":
+        return _current_platform
+    raise AttributeError(name)
+""",
+    "vllm/platforms/cuda.py": """\
+from vllm.platforms import Platform, PlatformEnum
+
+
+def CudaPlatform():
+    return Platform(PlatformEnum.CUDA)
 """,
     "vllm/platforms/interface.py": """\
 from typing import NamedTuple

@@ -19,12 +19,12 @@ SCRIPT = ROOT / "app" / "catalogue" / "extract.py"
 
 
 def run(
-    *arguments: str | Path, path: Path, module: bool = False
+    *arguments: str | Path, path: Path, module: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     how = ["-m", "app.catalogue.extract"] if module else [str(SCRIPT)]
     return subprocess.run(
         [sys.executable, *how, *map(str, arguments)],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(path)},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(path), **variables},
         cwd=ROOT if module else path,
         capture_output=True,
         text=True,
@@ -114,10 +114,19 @@ def test_the_script_writes_to_standard_output_what_the_module_writes_to_a_file(
 
 
 def test_the_version_can_be_named_and_models_left_out(vllm: Path) -> None:
-    done = run("--version", "0.99.1+mine", "--no-models", path=vllm)
+    done = run("--version", "0.99.1+mine", "--no-models", "--note", "in a tent", path=vllm)
     facts = json.loads(done.stdout)
+    assert facts["capture_note"] == "in a tent"
     assert facts["vllm_version"] == "0.99.1+mine"
     assert facts["model_abilities"] == {}
+
+
+def test_a_machine_without_a_device_is_taken_for_one_of_the_builds_platform(vllm: Path) -> None:
+    done = run("--platform", "cuda", "--no-models", path=vllm, MINIATURE_PLATFORM="UNSPECIFIED")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["captured_on_platform"] == "cuda"
+    assert facts["not_captured"][0].startswith("no device was seen: captured as cuda")
 
 
 def test_two_captures_are_merged_without_any_vllm(extracted: Path, tmp_path: Path) -> None:

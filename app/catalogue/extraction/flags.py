@@ -24,13 +24,23 @@ _ARGPARSE_MODULES = ("vllm.utils.argparse_utils", "vllm.utils")
 class Tied(str):
     """A help text that remembers which configuration field its option fills.
 
-    argparse keeps the object it is given, so the tie survives everything but concatenation.
+    argparse keeps the object it is given, and vLLM at most appends to it.
     """
 
     __slots__ = ("config_class", "config_field")
 
     config_class: str
     config_field: str
+
+    @classmethod
+    def to(cls, config_class: str, config_field: str, text: str) -> Tied:
+        """Tie a text to a field."""
+        tied = cls(text)
+        tied.config_class, tied.config_field = config_class, config_field
+        return tied
+
+    def __add__(self, other: str) -> Tied:
+        return Tied.to(self.config_class, self.config_field, str(self) + other)
 
 
 def flag_facts(vllm: Vllm, parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
@@ -103,7 +113,7 @@ def action_fact(
         fact["negative_options"] = negative
     if hidden:
         fact["hidden_options"] = hidden
-    if suggested := _suggested(action.metavar):
+    if action.choices is None and (suggested := _suggested(action.metavar)):
         fact["suggested"] = suggested
     if _is_deprecated(parser, action):
         fact["deprecated"] = True
@@ -161,9 +171,7 @@ def _tied_help(arg_utils: Any) -> Iterator[list[type]]:
         classes.append(cls)
         kwargs: dict[str, dict[str, Any]] = original(cls)
         for name, members in kwargs.items():
-            tied = Tied(members.get("help") or "")
-            tied.config_class, tied.config_field = cls.__name__, name
-            members["help"] = tied
+            members["help"] = Tied.to(cls.__name__, name, members.get("help") or "")
         return kwargs
 
     arg_utils.get_kwargs = get_kwargs

@@ -21,6 +21,15 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 
 
+_PLATFORM_CLASSES = {
+    "cuda": ("vllm.platforms.cuda", "CudaPlatform"),
+    "rocm": ("vllm.platforms.rocm", "RocmPlatform"),
+    "xpu": ("vllm.platforms.xpu", "XPUPlatform"),
+    "cpu": ("vllm.platforms.cpu", "CpuPlatform"),
+}
+PLATFORMS = tuple(_PLATFORM_CLASSES)
+
+
 class NoVllm(Exception):
     """vLLM cannot be imported here."""
 
@@ -39,6 +48,29 @@ class Vllm:
         except Exception as error:  # whatever an import of foreign code raises
             raise NoVllm(f"vLLM does not import: {type(error).__name__}: {error}") from error
         self.not_captured: list[str] = []
+
+    def assume_platform(self, name: str | None = None) -> None:
+        """Where vLLM sees no device, take the machine for one of the platform of this build.
+
+        vLLM cannot build its own parser without a platform. Call this before any other module
+        of vLLM is imported: each keeps the platform that it finds.
+
+        Args:
+            name: `cuda`, `rocm`, `xpu` or `cpu`; by default what torch was built for.
+        """
+        platforms = self.module("vllm.platforms")
+        if platforms.current_platform.is_unspecified():
+            name = name or self._build
+            module, cls = _PLATFORM_CLASSES[name]
+            platforms._current_platform = getattr(self.module(module), cls)()
+            self.note(f"no device was seen: captured as {name}, what asks the device is missing")
+
+    @property
+    def _build(self) -> str:
+        version = self.module("torch").version
+        return next((p for p in ("cuda", "xpu") if getattr(version, p, None)), None) or (
+            "rocm" if getattr(version, "hip", None) else "cpu"
+        )
 
     @property
     def version(self) -> str:
