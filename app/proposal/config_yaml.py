@@ -6,7 +6,7 @@ keys wins), `utils/argparse_utils.py::FlexibleArgumentParser.load_config_file`; 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +69,17 @@ class ConfigDocument:
                 break
             node = found
         return _location(self.index, node)
+
+    def scalar_span(self, entry: ConfigEntry, path: Sequence[str]) -> tuple[int, int] | None:
+        """Give the offsets of a nested scalar as it is written; None if there is none such."""
+        node: Node | None = entry.node
+        for step in path:
+            node = None if node is None else _child(node, step)
+        if not isinstance(node, ScalarNode):
+            return None
+        start, end = node.start_mark.index, node.end_mark.index
+        # An alias stands for text elsewhere, which must not be changed for its sake.
+        return (start, end) if entry.value_start <= start and end <= entry.value_end else None
 
 
 def parse_config_yaml(text: str, *, source: str = "config_yaml") -> Proposal:

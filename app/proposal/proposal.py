@@ -83,7 +83,8 @@ class Proposal:
     Exactly one of `words` (forms args and command), `kwargs` (form config) or `yaml` (form
     config_yaml) carries it. `files` are the `--config` files given along, by the name that the
     command line uses. `source` is the text that locations with a line point into. `findings`
-    are what came up while reading it, before any vLLM version was asked.
+    are what came up while reading it, before any vLLM version was asked. `command` spans, in
+    form command, from the command's first word (`exec`, `vllm`) to before its first argument.
     """
 
     form: Form
@@ -97,3 +98,4 @@ class Proposal:
     model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
     findings: tuple[Finding, ...] = ()
+    command: Location | None = None

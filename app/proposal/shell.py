@@ -147,6 +147,7 @@ class _Reader:
             words=self._words(words[first:]),
             environment=environment,
             source=self._index.text,
+            command=self._index.location((*assigned, *words)[0].start, words[first - 1].end),
         )
 
     def _bare_arguments(self) -> Proposal:
@@ -186,6 +187,7 @@ class _Reader:
             words=self._words(words[count:]),
             environment=environment,
             source=self._index.text,
+            command=self._index.location(words[0].start, words[0].start),
         )
 
     def _env_wrapper(self, words: list[RawWord], environment: dict[str, Variable]) -> None:

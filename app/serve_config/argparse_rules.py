@@ -322,7 +322,7 @@ def _renamed(key: str, names: tuple[str, ...]) -> Fix | None:
     if not names:
         return None
     sure = similarity(key, names[0]) >= _SURE
-    return rename_key(key, names[0], f"write {names[0]}", safe=sure)
+    return rename_key((key,), names[0], f"write {names[0]}", safe=sure)
 
 
 def _groups(extras: Sequence[int], matches: dict[int, Match]) -> Iterator[list[int]]:

@@ -180,6 +180,7 @@ def _unreadable(
     return finding("yaml-unreadable", f"the config file is not YAML: {detail}", location=location)
 
 
-def rename_key(name: str, text: str, description: str, *, safe: bool) -> Fix:
-    """Give the fix that renames a top-level key."""
-    return Fix(description, (ReplaceArgument(f"/{escape_pointer(name)}", text),), safe)
+def rename_key(path: tuple[str, ...], text: str, description: str, *, safe: bool) -> Fix:
+    """Give the fix that renames the key to which `path` leads."""
+    pointer = "".join(f"/{escape_pointer(step)}" for step in path)
+    return Fix(description, (ReplaceArgument(pointer, text),), safe)

@@ -68,7 +68,7 @@ def _unknown(key: str, name: str, known: list[str], location: Location) -> Findi
     fix = None
     if names:
         sure = similarity(name, names[0]) >= _SURE
-        fix = rename_key(f"config/{key}", names[0], f"write {names[0]}", safe=sure)
+        fix = rename_key(("config", key), names[0], f"write {names[0]}", safe=sure)
     return finding(
         "kwargs-unknown",
         f"the engine takes no argument {key!r}{hint(names)}",

@@ -1,0 +1,39 @@
+"""Applying fixes to a proposal in its own form, changing as little as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.catalogue import Catalogue
+from app.proposal.edit_kwargs import edit_kwargs
+from app.proposal.edit_words import edit_words, set_variable, unset_variable
+from app.proposal.edit_yaml import edit_yaml
+from app.proposal.proposal import Form, Proposal
+from app.verdict.fix import Edit, SetEnvironment, UnsetEnvironment
+
+
+def apply_edits(proposal: Proposal, edits: Iterable[Edit], catalogue: Catalogue) -> Proposal:
+    """Give the proposal with the edits applied, one after the other.
+
+    What the user wrote is kept: spelling, order, quotes, line breaks and comments outside the
+    edited words. An edit that does not apply (a flag to remove that is not given, an index past
+    the end) changes nothing.
+    """
+    for edit in edits:
+        proposal = _apply(proposal, edit, catalogue)
+    return proposal
+
+
+def _apply(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:
+    if isinstance(edit, SetEnvironment):
+        return set_variable(proposal, edit.variable, edit.value)
+    if isinstance(edit, UnsetEnvironment):
+        return unset_variable(proposal, edit.variable)
+    if proposal.form is Form.CONFIG:
+        kwargs: Mapping[str, Any] = edit_kwargs(proposal.kwargs or {}, edit)
+        return replace(proposal, kwargs=kwargs)
+    if proposal.form is Form.CONFIG_YAML:
+        return edit_yaml(proposal, edit, catalogue)
+    return edit_words(proposal, edit, catalogue)

@@ -1,0 +1,26 @@
+"""Writing a word so that a POSIX shell reads it back as the same word."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from typing import Final
+
+_DOUBLE_QUOTED: Final = re.compile(r'([\\"`])')
+
+
+def quote(text: str, unresolved: Collection[str] = ()) -> str:
+    """Quote a word; one with unresolved variables keeps them open to expansion."""
+    if not unresolved:
+        return shlex.quote(text)
+    if any(not name.isidentifier() for name in unresolved):
+        return f'"{text}"'  # `$(…)` has quotes of its own; it stands as it was written
+    if not _needs_quotes(text):
+        return text
+    escaped = _DOUBLE_QUOTED.sub(r"\\\1", text)
+    return f'"{escaped}"'
+
+
+def _needs_quotes(text: str) -> bool:
+    return re.search(r"[^\w@%+=:,./${}-]", text) is not None

@@ -1,0 +1,35 @@
+"""A proposal in the form it came in, as the members of an envelope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.proposal.proposal import Form, Proposal
+
+
+def render(proposal: Proposal) -> dict[str, Any]:
+    """Give `command`, `args`, `config` or `config_yaml`, with `env` and `files` beside it.
+
+    `env` has the variables that the shell text does not assign itself; `files` those texts that
+    were given along. What is empty is left out. `read_envelope` reads it back.
+    """
+    body: dict[str, Any] = {}
+    if proposal.form is Form.COMMAND:
+        body["command"] = proposal.source or ""
+    elif proposal.form is Form.ARGS:
+        body["args"] = [word.text for word in proposal.words]
+    elif proposal.form is Form.CONFIG:
+        body["config"] = dict(proposal.kwargs or {})
+    else:
+        body["config_yaml"] = proposal.yaml.text if proposal.yaml is not None else ""
+    written_in = proposal.command.source if proposal.command is not None else None
+    environment = {
+        name: variable.value
+        for name, variable in proposal.environment.items()
+        if written_in is None or variable.location.source != written_in
+    }
+    if environment:
+        body["env"] = environment
+    if proposal.files and proposal.form is not Form.CONFIG_YAML:
+        body["files"] = dict(proposal.files)
+    return body
