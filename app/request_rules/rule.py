@@ -11,6 +11,8 @@ without what was asked for.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -27,10 +29,27 @@ Check: TypeAlias = Callable[[GenerationRequest, Served], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class RequestExample(Example):
-    """A body sent to `route` of a server started with `serve`; `text` is the body."""
+    """A body sent to `route` of a server started with `serve`; `text` is the body.
+
+    So that long lists stay readable, `"<N ids>"` stands for the ids 0 to N-1, and
+    `"<N biases>"` for an object that gives each of them a bias.
+    """
 
     route: str = "/inference/v1/generate"
     serve: str = "vllm serve m"
+
+    @property
+    def body(self) -> bytes:
+        """The body in full."""
+        return _LONG.sub(_in_full, self.text).encode()
+
+
+_LONG = re.compile(r'"<(\d+) (ids|biases)>"')
+
+
+def _in_full(long: re.Match[str]) -> str:
+    ids = range(int(long[1]))
+    return json.dumps(list(ids) if long[2] == "ids" else dict.fromkeys(map(str, ids), 1))
 
 
 @dataclass(frozen=True)
