@@ -14,7 +14,7 @@ from app.replay.evidence import Evidence, ReplayOptions
 from app.replay.wire.columns import choice_of
 from app.replay.wire.decoding import convert, decode
 from app.replay.wire.generate import RequestBody, ResponseBody
-from app.replay.wire.sampling_params import SamplingRequest, normalise
+from app.replay.wire.sampling_params import SamplingParamsBody, normalise
 from app.replay.wire.stream import Joined, decode_events, join
 
 FIRST_VERSION = Version("0.28")
@@ -61,7 +61,15 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     joined = _joined(body.response)
     streamed = not isinstance(body.response, ResponseBody)
     _refuse_error(joined.response)
-    sampling = normalise(request.sampling_params) if request.sampling_params else SamplingRequest()
+    where = "/request" if request is body.request else "/request/body"
+    # Pydantic reads "20" as a number in vLLM's parameters, so those are read leniently here too.
+    params = convert(
+        request.sampling_params or {},
+        SamplingParamsBody,
+        pointer=f"{where}/sampling_params",
+        strict=False,
+    )
+    sampling = normalise(params)
     _require_masks(joined.response, semantics, version, streamed=streamed)
     usage = joined.response.usage
     claimed = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)

@@ -31,14 +31,16 @@ def decode(data: bytes | str, kind: type[T], *, pointer: str = "") -> T:
         return convert(_decode_leniently(data, error, pointer), kind, pointer=pointer)
 
 
-def convert(value: Any, kind: type[T], *, pointer: str = "") -> T:
+def convert(value: Any, kind: type[T], *, pointer: str = "", strict: bool = True) -> T:
     """Turn parsed JSON into `kind`, ignoring unknown members.
+
+    Not `strict`, numbers may be written as strings.
 
     Raises:
         InvalidEnvelope: a member has another type; the problem points to it below `pointer`.
     """
     try:
-        return msgspec.convert(value, type=kind)
+        return msgspec.convert(value, type=kind, strict=strict)
     except msgspec.ValidationError as error:
         raise _mistyped(error, pointer) from None
 

@@ -10,14 +10,12 @@ from typing import Any
 
 import msgspec
 
-from app.replay.wire.sampling_params import SamplingParamsBody
-
 
 class RequestBody(msgspec.Struct, gc=False):
     """A request, bare or as `{"endpoint", "body"}`; `messages`, `prompt` are of other routes."""
 
     token_ids: list[int] | None = None
-    sampling_params: SamplingParamsBody | None = None
+    sampling_params: dict[str, Any] | None = None
     content_parts: list[Any] | None = None
     stream: bool | None = None
     messages: Any = None

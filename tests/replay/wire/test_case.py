@@ -249,6 +249,8 @@ def test_both_ways_of_naming_tokens_give_the_same_arrays() -> None:
         ({"temperature": 0, "top_k": 5}, "top_k", 0),
         ({"temperature": 0, "top_p": 0.5, "min_p": 0.1}, "top_p", 1.0),
         ({"logprobs": True}, "logprobs", 1),
+        ({"top_k": "20"}, "top_k", 20),
+        ({"temperature": "0.5", "seed": "3"}, "temperature", 0.5),
         ({"logit_bias": {"3": -40, "7": 2}}, "largest_bias", 40.0),
         ({"repetition_penalty": 1.2}, "repetition_penalty", 1.2),
     ],
