@@ -16,7 +16,7 @@ from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix
-from app.verdict.verdict import NotChecked, Verdict
+from app.verdict.verdict import Verdict
 
 # Each round mends everything known; what a round uncovers (a value behind a syntax error, a
 # flag that only mattered with another) takes one more.
@@ -32,24 +32,33 @@ def validate(
 ) -> Verdict:
     """Judge a proposal; where it is not accepted, mend it if its fixes suffice."""
     registry = registry or default_registry()
-    verdict = _judge(proposal, catalogue, registry, on_crash)
+    verdict = judge_only(proposal, catalogue, registry=registry, on_crash=on_crash)
     if verdict.accepted:
         return verdict
     corrected = _corrected(proposal, verdict, catalogue, registry)
     return replace(verdict, corrected=corrected)
 
 
-def _judge(
-    proposal: Proposal, catalogue: Catalogue, registry: Registry, on_crash: CrashHook | None
+def judge_only(
+    proposal: Proposal,
+    catalogue: Catalogue,
+    *,
+    registry: Registry | None = None,
+    on_crash: CrashHook | None = None,
 ) -> Verdict:
+    """Judge a proposal without looking for a correction."""
+    registry = registry or default_registry()
     resolution = resolve(proposal, catalogue)
-    findings, not_checked = run(registry.rules, resolution.config, on_crash)
+    config, sources = resolution.config, _sources(proposal)
+    if config is None:
+        return Verdict.of(catalogue.vllm_version, resolution.findings, sources=sources)
+    findings, not_checked = run(registry.rules, config, on_crash)
     return Verdict.of(
         catalogue.vllm_version,
         (*resolution.findings, *findings),
-        not_checked=_once(not_checked),
-        settings=_settings(resolution.config),
-        sources=_sources(proposal),
+        not_checked=tuple(dict.fromkeys(not_checked)),
+        settings=_settings(config),
+        sources=sources,
     )
 
 
@@ -65,7 +74,7 @@ def _corrected(
         applied.extend(fixes)
         edits = [edit for fix in fixes for edit in fix.edits]
         proposal = apply_edits(proposal, edits, catalogue)
-        verdict = _judge(proposal, catalogue, registry, None)
+        verdict = judge_only(proposal, catalogue, registry=registry)
         if verdict.accepted:
             return {
                 **render(proposal),
@@ -100,18 +109,14 @@ def _sources(proposal: Proposal) -> dict[str, str]:
     return sources
 
 
-def _once(entries: Iterable[NotChecked]) -> tuple[NotChecked, ...]:
-    return tuple(dict.fromkeys(entries))
-
-
 def _settings(config: ServeConfig) -> dict[str, Any]:
     """Give the settings that were given, by destination, and what vLLM derives from them."""
     given = {
         dest: _setting(setting)
-        for dest, setting in sorted(config.settings.items())
+        for dest, setting in config.settings.items()
         if setting.origin is not Origin.DEFAULT
     }
-    return {"given": given, "derived": _derived(config)}
+    return {"given": dict(sorted(given.items())), "derived": _derived(config)}
 
 
 def _setting(setting: Setting) -> dict[str, Any]:

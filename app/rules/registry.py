@@ -211,7 +211,7 @@ def run(
 
 def _open_question(entry: Rule, question: UnresolvedValue) -> Finding:
     return entry.finding(
-        f"{entry.declaration.title}: whether it does depends on {question.needs}",
+        f"whether this rule refuses depends on {question.needs}: {entry.declaration.title}",
         severity=Severity.WARNING,
         undecided=True,
     )

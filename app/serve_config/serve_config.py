@@ -96,7 +96,8 @@ class ServeConfig:
         serves all versions. Missing keys of a JSON setting read as None too.
 
         Raises:
-            UnresolvedValue: the value depends on an unresolved variable.
+            UnresolvedValue: the value that was given depends on an unresolved variable.
+            Abstain: the value is not known for a reason that reading the proposal has told of.
         """
         dest, *path = dest.split(".")
         setting = self.settings.get(dest)
@@ -105,7 +106,7 @@ class ServeConfig:
             if key:
                 value = value.get(key) if isinstance(value, Mapping) else None
             if isinstance(value, Unresolved):
-                raise UnresolvedValue(f"the value of {', '.join('$' + v for v in value.variables)}")
+                raise _open_value(value, given=self.given(dest))
         return value
 
     def setting(self, dest: str) -> Setting | None:
@@ -132,3 +133,11 @@ class ServeConfig:
         if variable is not None and variable.unresolved:
             raise UnresolvedValue(f"the value of {', '.join('$' + v for v in variable.unresolved)}")
         return variable
+
+
+def _open_value(value: Unresolved, *, given: bool) -> Abstain:
+    if not value.variables:
+        return Abstain(value.text)
+    needs = f"the value of {', '.join('$' + name for name in value.variables)}"
+    # An option that only might be among words that cannot be seen is no question of its own.
+    return UnresolvedValue(needs) if given else Abstain(needs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from app.serve_config.resolve import resolve
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -15,6 +14,7 @@ from app.proposal.shell import parse_command
 from app.rules.declaration import Example
 from app.rules.evaluate import validate
 from app.rules.registry import Rule, default_registry, run
+from app.serve_config.resolve import resolve
 from app.verdict.finding import Finding, Severity
 
 LIBRARY = CatalogueLibrary()
@@ -39,6 +39,7 @@ def proposal_of(example: Example) -> Proposal:
 
 def findings_of(entry: Rule, example: Example, version: str) -> list[Finding]:
     config = resolve(proposal_of(example), LIBRARY.get(version)).config
+    assert config is not None
     findings, _ = run([entry], config)
     return list(findings)
 
@@ -72,18 +73,10 @@ def test_a_fix_of_a_bad_example_ends_its_finding(
     mended = [f for f in verdict.findings if f.rule == entry.id and f.fix is not None]
     if verdict.corrected is None or not mended:
         return
-    assert isinstance(verdict.corrected["command"], str)
-    again = validate(
-        replace(proposal_of(example), **_reparsed(verdict.corrected["command"])), catalogue
-    )
+    again = validate(proposal_of(replace(example, text=verdict.corrected["command"])), catalogue)
     assert again.accepted
     if any(f.undecided or f.severity is Severity.ERROR for f in mended):
         assert entry.id not in {f.rule for f in again.findings}
-
-
-def _reparsed(command: str) -> dict[str, object]:
-    parsed = parse_command(command)
-    return {"words": parsed.words, "environment": parsed.environment, "source": parsed.source}
 
 
 def test_every_version_of_every_rule_has_both_examples() -> None:

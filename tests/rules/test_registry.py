@@ -8,12 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from app.serve_config.resolve import resolve
 
 from app.catalogue import CatalogueLibrary
 from app.proposal.shell import parse_command
 from app.rules.declaration import Declaration
 from app.rules.registry import Registry, Rule, default_registry, rule, rules_as_json, rules_in, run
+from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, ServeConfig, UnresolvedValue
 from app.verdict.finding import Finding, Severity
 from app.verdict.verdict import Outcome, Verdict
@@ -46,8 +46,13 @@ def config() -> ServeConfig:
 
 
 def config_of(command: str) -> ServeConfig:
-    catalogue = CatalogueLibrary().get("0.32.0")
-    return resolve(parse_command(command), catalogue).config
+    config = resolve(parse_command(command), CatalogueLibrary().get("0.32.0")).config
+    assert config is not None
+    return config
+
+
+def raising(error: Exception) -> Iterator[Finding]:
+    raise error
 
 
 def declared(**members: str) -> Declaration:
@@ -87,9 +92,8 @@ def test_a_rule_imported_into_another_module_counts_once() -> None:
 
 
 def test_a_rule_that_lacks_a_fact_abstains_and_says_which(config: ServeConfig) -> None:
-    def lacking(_: ServeConfig) -> Iterator[Finding]:
-        raise Abstain("the moon")
-        yield
+    def lacking(config: ServeConfig) -> Iterator[Finding]:
+        yield from raising(Abstain("the moon"))
 
     findings, abstained = run([Rule(declared(), lacking)], config)
     assert findings == ()
@@ -103,9 +107,8 @@ def test_a_rule_that_lacks_a_fact_abstains_and_says_which(config: ServeConfig) -
 def test_an_unresolved_value_leaves_the_verdict_open_only_where_it_could_refuse(
     config: ServeConfig, severity: Severity, outcome: Outcome
 ) -> None:
-    def open_question(_: ServeConfig) -> Iterator[Finding]:
-        raise UnresolvedValue("the value of $MODE")
-        yield
+    def open_question(config: ServeConfig) -> Iterator[Finding]:
+        yield from raising(UnresolvedValue("the value of $MODE"))
 
     entry = Rule(declared(severity=severity), open_question)
     findings, abstained = run([entry], config)

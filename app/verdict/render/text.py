@@ -51,8 +51,10 @@ def _report(verdict: Verdict, colour: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _weight(finding: Finding) -> tuple[bool, int]:
-    return not finding.undecided, _ORDER.index(finding.severity)
+def _weight(finding: Finding) -> tuple[int, bool]:
+    open_warning = finding.undecided and finding.severity is not Severity.ERROR
+    severity = Severity.WARNING if open_warning else finding.severity
+    return _ORDER.index(severity), not finding.undecided
 
 
 def _finding(finding: Finding, sources: Mapping[str, str], colour: bool) -> Iterator[str]:

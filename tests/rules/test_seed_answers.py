@@ -1,0 +1,145 @@
+"""The verdicts are those of real vLLM, on recorded answers.
+
+`seed_answers.jsonl` holds what `vllm serve` of each release said, up to its engine
+configuration, on a faked H100 machine and on a CPU. Its first line has the texts and the models'
+config.json (what matters of them); a case's answers are indexes into the texts, version by
+version: `V1` or `V2` (accepted, with that runner), or the refusal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.catalogue import CatalogueLibrary
+from app.proposal.envelope import read_envelope
+from app.rules.evaluate import judge_only
+from app.rules.runner import decide_runner
+from app.rules.runner_features import Moment
+from app.serve_config.resolve import resolve
+from app.verdict.finding import Severity
+from app.verdict.verdict import Outcome, Verdict
+
+ANSWERS = Path(__file__).with_name("seed_answers.jsonl")
+LIBRARY = CatalogueLibrary()
+GPUS = {"cpu": None, "cuda-h100": "NVIDIA H100 80GB", "cuda-a100": "NVIDIA A100-SXM4-80GB"}
+
+ACCEPTED = {"V1", "V2"}
+# Refusals that are these rules' to foresee; others belong to checks that come later.
+OURS = (
+    "sampling distribution replay",
+    "Model Runner V1 does not support",
+    "Model Runner V2 does not yet support",
+    "Model Runner V2 requires Triton",
+    "Prefill context parallelism requires Model Runner V2",
+    "trace replay requires",
+    "Batch-sharded sampling was explicitly enabled",
+    "HiSparse requires Model Runner V2",
+    "ModelConfig max_logprobs",
+    "invalid literal for int()",
+    "[argparse]",
+)
+SAID = tuple(text for text in OURS if text[0] not in "[i" and "max_logprobs" not in text)
+# What config.json and the command line do not tell, by case: the draft model's config.json, or
+# that a model brings a pooling configuration in another file.
+NOT_TOLD = {
+    "f-draft-1-0-cuda-h100",
+    "f-draft-method-1-0-cuda-h100",
+    "a-bge-base-R-arch-None",
+    "a-bge-base-R-dbo-1",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    envelope: dict[str, Any]
+    answers: dict[str, str]
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    head, *rows = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
+    return tuple(_case(head, row) for row in rows)
+
+
+def _case(head: dict[str, Any], row: dict[str, Any]) -> Case:
+    gpu = GPUS[row["platform"]]
+    envelope = {
+        "args": row["args"],
+        "env": row.get("env"),
+        "files": row.get("files"),
+        "model_config": head["models"][row["args"][0]],
+        "hardware": {"gpu": gpu or "cpu", "count": row.get("gpus", 8 if gpu else 0)},
+    }
+    answers = {
+        version: head["texts"][answer]
+        for version, answer in zip(head["versions"], row["answers"], strict=True)
+        if answer is not None
+    }
+    return Case(row["id"], {k: v for k, v in envelope.items() if v is not None}, answers)
+
+
+@cache
+def judged(version: str) -> tuple[tuple[Case, str, Verdict], ...]:
+    """Every case that the version answered, its answer and our verdict."""
+    catalogue = LIBRARY.get(version)
+    return tuple(
+        (case, case.answers[version], judge_only(read_envelope(case.envelope).proposal, catalogue))
+        for case in cases()
+        if version in case.answers
+    )
+
+
+@pytest.mark.parametrize("version", LIBRARY.versions)
+def test_no_proposal_that_vllm_accepts_is_refused_or_left_open(version: str) -> None:
+    refused = {
+        case.id: [f.message for f in verdict.findings if f.severity is Severity.ERROR]
+        for case, answer, verdict in judged(version)
+        if answer in ACCEPTED and not verdict.accepted
+    }
+    assert refused == {}
+
+
+@pytest.mark.parametrize("version", LIBRARY.versions)
+def test_every_refusal_of_these_rules_is_foreseen(version: str) -> None:
+    missed = {
+        case.id: answer
+        for case, answer, verdict in judged(version)
+        if any(text in answer for text in OURS) and verdict.outcome is not Outcome.REJECTED
+    }
+    assert missed.keys() <= NOT_TOLD, missed
+
+
+@pytest.mark.parametrize("version", LIBRARY.versions)
+def test_a_refusal_is_said_in_the_words_of_vllm(version: str) -> None:
+    unsaid = {}
+    for case, answer, verdict in judged(version):
+        texts = [f.engine_message for f in verdict.findings if f.engine_message]
+        if any(text in answer for text in SAID) and not any(text in answer for text in texts):
+            unsaid[case.id] = (answer, texts)
+    assert unsaid.keys() <= NOT_TOLD, unsaid
+
+
+@pytest.mark.parametrize("version", LIBRARY.versions)
+def test_the_runner_of_every_accepted_proposal_is_the_one_that_vllm_took(version: str) -> None:
+    wrong = {}
+    for case, answer, _ in judged(version):
+        config = resolve(read_envelope(case.envelope).proposal, LIBRARY.get(version)).config
+        if answer in ACCEPTED and config is not None:
+            decision = decide_runner(config, Moment.LAST_CHECK)
+            if decision.version != answer:
+                wrong[case.id] = (answer, decision.because)
+    assert wrong.keys() <= NOT_TOLD, wrong
+
+
+def test_the_answers_cover_each_version_and_both_outcomes() -> None:
+    for version in LIBRARY.versions:
+        said = [case.answers[version] in ACCEPTED for case in cases() if version in case.answers]
+        assert len(said) > 800
+        assert 0.2 < sum(said) / len(said) < 0.6
