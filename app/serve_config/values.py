@@ -12,7 +12,7 @@ from app.catalogue import Catalogue, Flag
 from app.catalogue.catalogue import Converter
 from app.serve_config.argparse_rules import argument_name
 from app.serve_config.conversion import ConversionError, convert
-from app.serve_config.diagnostics import finding
+from app.serve_config.diagnostics import finding, shorten
 from app.serve_config.serve_config import Origin, Setting, Unresolved
 from app.serve_config.suggest import hint, nearest
 from app.serve_config.tokens import Occurrence, Token
@@ -79,7 +79,7 @@ def argument_converter(flag: Flag) -> Converter:
 
 def _value(occurrence: Occurrence, catalogue: Catalogue, findings: list[Finding]) -> Any:
     flag = occurrence.flag
-    if flag.action == "BooleanOptionalAction":
+    if flag.nargs == 0 and flag.negative_options:  # a switch of either class of action
         return occurrence.option_text not in flag.negative_options
     if flag.nargs == 0:
         return flag.const
@@ -150,23 +150,23 @@ def _not_a_choice(occurrence: Occurrence, token: Token, value: Any, choices: lis
     quoted = ", ".join(repr(choice) for choice in choices)
     return finding(
         "cli-invalid-choice",
-        f"{flag.name} must be one of {listed}; not {token.text!r}{hint(names)}",
+        f"{flag.name} must be one of {listed}; not {shorten(token.text)!r}{hint(names)}",
         location=token.location,
         fix=fix,
         engine_message=(
-            f"argument {argument_name(flag)}: invalid choice: {value!r} (choose from {quoted})"
+            f"argument {argument_name(flag)}: invalid choice: {shorten(repr(value))} "
+            f"(choose from {quoted})"
         ),
-        evidence={"value": token.text, "choices": choices},
+        evidence={"value": shorten(token.text), "choices": choices},
     )
 
 
 def _unconvertible(occurrence: Occurrence, token: Token, error: ConversionError) -> Finding:
     flag = occurrence.flag
-    engine = error.engine and f"argument {argument_name(flag)}: {error.engine}"
-    shown = token.text if len(token.text) <= 60 else f"{token.text[:57]}..."
+    engine = error.engine and shorten(f"argument {argument_name(flag)}: {error.engine}", 400)
     return finding(
         "cli-invalid-value",
-        f"{flag.name} {shown!r}: {error.message}",
+        f"{flag.name} {shorten(token.text)!r}: {shorten(error.message, 400)}",
         location=token.location,
         engine_message=engine,
     )
@@ -183,9 +183,9 @@ def _lora(item: Any, token: Token, findings: list[Finding]) -> Any:
         value = json.loads(item)
     except (ValueError, RecursionError):
         value = None
-        engine = f"Invalid JSON format for --lora-modules: {item}"
+        engine = f"Invalid JSON format for --lora-modules: {shorten(item)}"
     else:
-        engine = f"Invalid fields for --lora-modules: {item}"
+        engine = f"Invalid fields for --lora-modules: {shorten(item)}"
     known = {"name", "path", "base_model_name", "is_3d_lora_weight"}
     if isinstance(value, dict) and {"name", "path"} <= value.keys() <= known:
         return value
@@ -193,7 +193,7 @@ def _lora(item: Any, token: Token, findings: list[Finding]) -> Any:
         finding(
             "cli-invalid-value",
             f'--lora-modules takes name=path, or JSON such as {{"name": "a", "path": "b"}}; '
-            f"not {item[:60]!r}",
+            f"not {shorten(item)!r}",
             location=token.location,
             engine_message=engine,
         )
