@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.catalogue.semantics import DrawGenerator
+from app.replay.contest import Stream, contest
 from app.replay.evidence import Choice, Evidence
 from app.replay.ragged import Ragged
-from app.replay.rows import Reason, Stream, contest, stream_of
+from app.replay.rows import Reason, stream_of
 from app.replay.support import Support
 from app.replay.tolerances import draw_tolerance
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from app.replay import declarations
 from app.replay.checks import Result, Subject, check_distribution, check_exchange, check_ids
+from app.replay.contest import Stream, contest, winner
 from app.replay.diagnosis import explain
 from app.replay.evidence import Evidence
-from app.replay.rows import Draws, Outcome, Reason, Stream, draw_rows, stream_of, winner
-from app.replay.rows import contest as contest_of
+from app.replay.rows import Draws, Outcome, Reason, draw_rows, stream_of
 from app.replay.support import support_of
 from app.replay.wire.case import read_case
 from app.verdict.finding import Finding, Severity
@@ -179,7 +179,7 @@ def _draw_check(subject: Subject, draws: Draws) -> Result:
     message = "the repeated draw gives another token"
     shown: dict[str, Any] = {"tolerance": draws.tolerance}
     stream = stream_of(evidence, choice)
-    sums = contest_of(support, stream).sums if failed.any() and isinstance(stream, Stream) else None
+    sums = contest(support, stream).sums if failed.any() and isinstance(stream, Stream) else None
     if sums is not None and (why := explain(evidence, choice, support)) is not None:
         message += f"; {why}"
         shown["diagnosis"] = why
@@ -217,4 +217,9 @@ def _summary(subject: Subject, draws: Draws) -> dict[str, Any]:
         "covered_rows": int(np.count_nonzero(support.covered)),
         "smallest_gap": float(gaps.min()) if len(gaps) else None,
         "tolerance": draws.tolerance,
+        **(
+            {"accepted_drafts": draws.accepted, "residual_draws": draws.residual}
+            if subject.evidence.speculated
+            else {}
+        ),
     }

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.version import Version
 
-from app.catalogue.semantics import DrawGenerator
-from app.replay.draw import gumbel_noise_of_rows
+from app.replay.contest import Contest, Stream, contest
 from app.replay.evidence import Choice, Evidence
-from app.replay.ragged import reduce_rows
+from app.replay.speculation import Explained, explain_rows
 from app.replay.support import Support
 from app.replay.tolerances import draw_tolerance
 
@@ -43,10 +42,20 @@ class Reason(StrEnum):
     WATERMARK = "not_reproducible:watermark"
     TRACE_REPLAY = "not_reproducible:trace_replay"
     INFINITE_LOGIT_BIAS = "not_reproducible:infinite_logit_bias"
-    SPECULATIVE_DECODING = "not_reproducible:speculative_decoding"
+    SYNTHETIC = "not_reproducible:synthetic_acceptance"
+    FLY = "not_reproducible:fly_acceptance"
+    BLOCK = "not_reproducible:block_verification"
+    PROBABILISTIC_DRAFTS = "not_reproducible:probabilistic_drafts"
+    SPECULATION_NOT_DECLARED = "speculation_not_declared"
 
 
 _REASONS = tuple(Reason)
+_BY_METHOD = {"synthetic": Reason.SYNTHETIC, "fly": Reason.FLY, "block": Reason.BLOCK}
+# These put tokens where no draw from the row would.
+_FORCING = (Reason.TRACE_REPLAY, Reason.INFINITE_LOGIT_BIAS, Reason.SYNTHETIC)
+# So many mismatches, all explained by speculation, are no accident: one is explained by chance
+# about every other time.
+_UNDECLARED_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +68,16 @@ class Draws:
         gap: the sampled id's sum of logprob and noise less the best other's, (n,); negative
             where another id wins, NaN where not drawn.
         tolerance: gap below which a draw decides nothing.
+        accepted: exact rows that repeat only as an accepted draft.
+        residual: exact rows that repeat only after a rejected draft is taken out.
     """
 
     outcomes: NDArray[np.int8]
     reasons: NDArray[np.int8]
     gap: NDArray[np.float64]
     tolerance: float
+    accepted: int = 0
+    residual: int = 0
 
     def count(self, outcome: Outcome) -> int:
         """How many rows have this outcome."""
@@ -81,32 +94,6 @@ class Draws:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """Which noise a choice was drawn with.
-
-    Attributes:
-        generator: of the version.
-        seed: of the choice, its index added.
-        first_position: of the first row.
-        fp64: whether noise is in double precision.
-    """
-
-    generator: DrawGenerator
-    seed: int
-    first_position: int
-    fp64: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contest:
-    """The sums of each row: the sampled id against those known and those only bounded, (n,)."""
-
-    known: NDArray[np.float64]
-    bounded: NDArray[np.float64]
-    sums: NDArray[np.float64]
-
-
 def stream_of(evidence: Evidence, choice: Choice) -> Stream | Reason:
     """Give the noise stream of a choice, or why it is unknown."""
     sampling = evidence.sampling
@@ -119,8 +106,10 @@ def stream_of(evidence: Evidence, choice: Choice) -> Stream | Reason:
         return Reason.INFINITE_LOGIT_BIAS
     if evidence.options.watermark and sampling.watermarking and release >= Version("0.30"):
         return Reason.WATERMARK
-    if evidence.speculated and evidence.semantics.speculative_replay:
-        return Reason.SPECULATIVE_DECODING
+    if evidence.speculated and (method := _BY_METHOD.get(evidence.options.rejection_sample_method)):
+        return method
+    if evidence.speculated and evidence.options.draft_sample_method == "probabilistic":
+        return Reason.PROBABILISTIC_DRAFTS
     if sampling.seed is None:
         return Reason.NO_SEED
     if evidence.prompt_length is None:
@@ -134,33 +123,6 @@ def stream_of(evidence: Evidence, choice: Choice) -> Stream | Reason:
     )
 
 
-def contest(support: Support, stream: Stream) -> Contest:
-    """Let the members of each mask compete with the noise of `stream`."""
-    masks = support.masks
-    noise = gumbel_noise_of_rows(
-        stream.generator,
-        seed=stream.seed,
-        positions=np.arange(len(masks), dtype=np.int64) + stream.first_position,
-        token_ids=masks.values,
-        offsets=masks.offsets,
-        fp64=stream.fp64,
-    )
-    sums = support.upper + noise
-    others = sums.copy()
-    member = support.sampled_at >= 0
-    own = np.full(len(masks), -np.inf)
-    own[member] = sums[support.sampled_at[member]]
-    others[support.sampled_at[member]] = -np.inf
-    known = np.where(support.exact, others, -np.inf)
-    bounded = np.where(support.exact, -np.inf, others)
-    with np.errstate(invalid="ignore"):
-        return Contest(
-            own - reduce_rows(np.maximum, known, masks.offsets, -np.inf),
-            own - reduce_rows(np.maximum, bounded, masks.offsets, -np.inf),
-            sums,
-        )
-
-
 def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
     """Repeat the draw of every row of a choice."""
     rows = len(choice)
@@ -168,6 +130,7 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
     outcomes = np.full(rows, Outcome.UNDECIDABLE, np.int8)
     reasons = np.zeros(rows, np.int8)
     gap = np.full(rows, np.nan)
+    accepted = residual = 0
     counts = support.masks.counts
     inside = support.sampled_at >= 0
     stream = stream_of(evidence, choice)
@@ -177,20 +140,19 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
         sums = contest(support, stream)
         gap = np.minimum(sums.known, sums.bounded)
         _decide(outcomes, reasons, sums, support, tolerance)
-    if stream is not Reason.TRACE_REPLAY and stream is not Reason.INFINITE_LOGIT_BIAS:
+        if evidence.speculated is not False and evidence.semantics.speculative_replay:
+            explained = explain_rows(support, sums, stream, tolerance)
+            accepted, residual = _allow_speculation(
+                outcomes, reasons, explained, declared=evidence.speculated is True
+            )
+    if stream not in _FORCING:
         # No noise is needed to know what is drawn from one member, or never from none.
         outcomes[(counts == 1) & inside] = Outcome.EXACT
         outcomes[(counts > 0) & ~inside] = Outcome.MISMATCH
     empty = counts == 0
     outcomes[empty] = Outcome.UNDECIDABLE
     reasons[empty] = _REASONS.index(Reason.EMPTY_MASK)
-    return Draws(outcomes, reasons, gap, tolerance)
-
-
-def winner(support: Support, sums: NDArray[np.float64], row: int) -> int:
-    """Give the id that the repeated draw gives for a row; equal sums go to the lowest."""
-    start = int(support.masks.offsets[row])
-    return int(support.masks.row(row)[np.argmax(sums[start : start + len(support.masks.row(row))])])
+    return Draws(outcomes, reasons, gap, tolerance, accepted, residual)
 
 
 def _decide(
@@ -213,3 +175,27 @@ def _decide(
     reasons[close] = _REASONS.index(Reason.GAP_BELOW_TOLERANCE)
     if support.candidates is None:
         reasons[:] = _REASONS.index(Reason.NO_LOGPROBS)
+
+
+def _allow_speculation(
+    outcomes: NDArray[np.int8],
+    reasons: NDArray[np.int8],
+    explained: Explained,
+    *,
+    declared: bool,
+) -> tuple[int, int]:
+    """Change what a speculating server would also have drawn; gives how many rows of each way."""
+    lost = outcomes == Outcome.MISMATCH
+    if not declared:
+        if np.count_nonzero(lost) >= _UNDECLARED_ROWS and explained.possible[lost].all():
+            outcomes[lost] = Outcome.UNDECIDABLE
+            reasons[lost] = _REASONS.index(Reason.SPECULATION_NOT_DECLARED)
+        return 0, 0
+    undecided = outcomes == Outcome.UNDECIDABLE
+    accepted = (lost | undecided) & explained.accepted
+    residual = (lost | undecided) & explained.residual & ~accepted
+    outcomes[accepted | residual] = Outcome.EXACT
+    near = lost & ~accepted & ~residual & explained.possible
+    outcomes[near] = Outcome.UNDECIDABLE
+    reasons[near] = _REASONS.index(Reason.GAP_BELOW_TOLERANCE)
+    return int(np.count_nonzero(accepted)), int(np.count_nonzero(residual))

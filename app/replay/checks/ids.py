@@ -115,6 +115,10 @@ def _sampled_in_mask(subject: Subject) -> Result:
         severity = Severity.WARNING
     elif sampling.infinite_bias:
         message += "; an infinite logit bias put it there"
+    elif subject.evidence.speculated and (
+        subject.evidence.options.rejection_sample_method == "synthetic"
+    ):
+        message += "; synthetic acceptance takes drafts regardless of the row"
     return Result(
         check=declarations.SAMPLED_IN_MASK,
         failed=failed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from packaging.version import InvalidVersion, Version
@@ -27,8 +27,8 @@ class OptionsBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     use_fp64_gumbel: bool = False
     watermark: bool = False
     speculative: bool | None = None
-    rejection_sample_method: str = "standard"
-    draft_sample_method: str = "greedy"
+    rejection_sample_method: Literal["standard", "block", "synthetic", "fly"] = "standard"
+    draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
     vocab_size: int | None = None
 
 
@@ -76,7 +76,9 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     metrics = joined.response.metrics
     options = ReplayOptions(**msgspec.structs.asdict(body.options or OptionsBody()))
     speculated = options.speculative
-    if speculated is None and metrics is not None and metrics.speculative_decoding is not None:
+    if not semantics.speculative_replay:
+        speculated = False
+    elif speculated is None and metrics is not None and metrics.speculative_decoding is not None:
         speculated = True
     return Evidence(
         id=body.id,

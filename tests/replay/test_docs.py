@@ -1,0 +1,28 @@
+"""docs/replay.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from app.replay.declarations import DECLARATIONS
+from app.replay.report import ReplayVerdict, replay
+from app.replay.rows import Reason
+
+TEXT = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+
+
+def test_the_example_is_consistent() -> None:
+    (case,) = re.findall(r"-d '(\{.*?\n\})'", TEXT, re.DOTALL)
+    assert replay(case).verdict is ReplayVerdict.CONSISTENT
+
+
+def test_every_check_is_listed() -> None:
+    rows = [line for line in TEXT.splitlines() if line.startswith("| `replay-")]
+    listed = re.findall(r"`(replay-[a-z-]+)`", "\n".join(rows))
+    assert sorted(listed) == sorted(d.id for d in DECLARATIONS)
+
+
+def test_every_reason_is_listed() -> None:
+    for reason in Reason:
+        assert reason.value.split(":")[0] in TEXT
