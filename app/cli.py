@@ -223,7 +223,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 def _quoted(words: list[str]) -> str:
     """Turn words that a shell has already split back into a command."""
-    quoted = []
+    quoted: list[str] = []
     for word in words:
         name = _ASSIGNMENT.match(word)
         leading = name is not None and len(quoted) == sum("=" in q for q in quoted)

@@ -1,0 +1,73 @@
+"""What several tests need: a running server, and the demo's pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from app.serving import address, listen
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[str]:
+    """Run `app` on a free loopback port, in this event loop; gives its URL."""
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        if task.done():
+            await task
+        await asyncio.sleep(0.005)
+    try:
+        yield address(listener)
+    finally:
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that calls `app` without a socket, its lifespan running."""
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+            yield client
+
+
+@contextmanager
+def start_command(
+    *argv: str, ending: signal.Signals = signal.SIGTERM, env: Mapping[str, str] | None = None
+) -> Iterator[dict[str, str]]:
+    """Run `vllm-admission ARGV` until the block ends; gives the URLs that it announces."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from app.cli import main; main()", *argv],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    assert process.stderr is not None
+    try:
+        expected = 2 if argv[0] == "demo" else 1
+        urls: dict[str, str] = {}
+        while len(urls) < expected:
+            line = process.stderr.readline()
+            assert line, f"it ended with {process.wait()}"
+            event = json.loads(line)
+            if event["event"] == "listening":
+                urls[event["server"]] = event["url"]
+        yield urls
+    finally:
+        process.send_signal(ending)
+        process.wait(timeout=30)
+        process.stderr.close()

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+
+SAMPLES = Path(__file__).parent / "replay" / "samples"
+MASK = ["vllm", "serve", "m", "--return-sampling-mask"]
+GOOD = [*MASK, "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "argv", ["vllm-admission", *argv])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        code = caught.value.code
+        assert isinstance(code, int)
+        return Result(code, out, err)
+
+    return run
+
+
+def test_a_rejected_command_prints_rule_place_and_fix(run: Run) -> None:
+    result = run("validate", "--vllm-version", "0.32.0", "--", *MASK)
+    assert result.code == 1
+    assert "sampling-mask-logprobs-mode" in result.out
+    assert "--return-sampling-mask" in result.out
+    assert "--logprobs-mode processed_logprobs" in result.out
+
+
+def test_an_accepted_command_exits_0(run: Run) -> None:
+    assert run("validate", "--vllm-version", "0.32.0", "--", *GOOD).code == 0
+
+
+def test_an_open_question_exits_3(run: Run) -> None:
+    words = [*MASK, "--logprobs-mode", "$MODE"]
+    result = run("validate", "--vllm-version", "0.32.0", "-", stdin=" ".join(words).encode())
+    assert result.code == 3
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "sarif", "junit", "github"])
+def test_machine_formats_parse(run: Run, form: str) -> None:
+    result = run("validate", "--format", form, "--vllm-version", "0.32.0", "--", *MASK)
+    assert result.code == 1
+    match form:
+        case "junit":
+            assert result.out.startswith("<?xml")
+        case "github":
+            assert result.out.startswith("::error")
+        case _:
+            assert json.loads(result.out)
+
+
+def test_a_file_of_any_form_is_recognised(run: Run, tmp_path: Path) -> None:
+    forms = {
+        "serve.sh": " ".join(MASK),
+        "serve.yaml": "model: m\nreturn-sampling-mask: true\n",
+        "envelope.json": json.dumps({"args": MASK[2:]}),
+    }
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text)
+        assert run("validate", str(tmp_path / name)).code == 1, name
+
+
+def test_options_add_what_the_proposal_does_not_say(run: Run, tmp_path: Path) -> None:
+    good = ["--vllm-version", "0.32.0", "--", *GOOD]
+    assert run("validate", "--env", "VLLM_USE_V2_MODEL_RUNNER=0", *good).code == 1
+    assert run("validate", "--hardware", "cpu", *good).code == 1
+    assert run("validate", "--hardware", "H100-80GB:8", *good).code == 0
+    diffusion = tmp_path / "config.json"
+    diffusion.write_text(json.dumps({"architectures": ["X"], "canvas_length": 8}))
+    assert run("validate", "--model-config", str(diffusion), *good).code == 1
+
+
+def test_a_batch_is_answered_line_by_line_in_order(run: Run) -> None:
+    lines = [
+        {"id": "a", "vllm_version": "0.32.0", "args": GOOD[2:]},
+        {"id": "b", "vllm_version": "0.32.0", "args": MASK[2:]},
+    ]
+    stdin = "\n".join(map(json.dumps, lines)).encode()
+    result = run("validate", "--batch", "-", "--format", "jsonl", stdin=stdin)
+    assert [(v["id"], v["verdict"]) for v in result.lines] == [("a", "accepted"), ("b", "rejected")]
+    assert result.code == 1
+
+
+def test_a_batch_with_an_unusable_line_answers_the_others(run: Run) -> None:
+    stdin = b'{"id": 1, "args": ["m"]}\n{"id": 2, "args": 3}\n{broken\n{"id": 4, "args": ["m"]}\n'
+    result = run("validate", "--batch", "-", "--format", "jsonl", stdin=stdin)
+    assert result.code == 2
+    assert [line.get("id") for line in result.lines] == [1, 2, None, 4]
+    assert result.lines[1]["error"]["errors"][0]["pointer"] == "/args"
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["validate"], "exactly one"),
+        (["validate", "f", "--", "vllm", "serve"], "exactly one"),
+        (["validate", "/no/such/file"], "cannot be read"),
+        (["validate", "--env", "NAME", "--", *MASK], "NAME=VALUE"),
+        (["validate", "--hardware", "H100:x", "--", *MASK], "GPU:COUNT"),
+        (["validate", "--vllm-version", "9", "--", *MASK], "0.33.0"),
+        (["validate", "--batch", "-", "--format", "sarif"], "jsonl"),
+        (["validate", "--batch", "-", "--vllm-version", "0.32.0"], "each line"),
+        (["validate", "--format", "pdf", "--", *MASK], "sarif"),
+        (["replay"], "exactly one"),
+        (["replay", "--batch", "-", "--format", "json"], "jsonl"),
+        (["replay", "/no/such/file"], "cannot be read"),
+        (["serve", "--port", "-1"], "-1"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_unusable_input_exits_2_and_says_why(run: Run, argv: list[str], says: str) -> None:
+    result = run(*argv)
+    assert result.code == 2
+    assert says in result.err
+
+
+def test_a_version_in_the_envelope_and_on_the_command_line_is_refused(run: Run) -> None:
+    stdin = json.dumps({"args": ["m"], "vllm_version": "0.31.0"}).encode()
+    result = run("validate", "--vllm-version", "0.32.0", "-", stdin=stdin)
+    assert result.code == 2
+    assert "names a version" in result.err
+
+
+def case(version: str = "0.32.0", **more: Any) -> bytes:
+    members = {
+        "vllm_version": version,
+        "request": json.loads((SAMPLES / "request.json").read_text()),
+        "response": json.loads((SAMPLES / f"{version}.json").read_text()),
+    }
+    return json.dumps(members | more).encode()
+
+
+def test_replay_reads_a_case_and_exits_0_when_consistent(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "case.json").write_bytes(case())
+    result = run("replay", str(tmp_path / "case.json"))
+    assert result.code == 0
+    assert "consistent" in result.out
+
+
+def test_replay_formats_are_json(run: Run) -> None:
+    for form in ("json", "jsonl"):
+        result = run("replay", "--format", form, "-", stdin=case())
+        assert json.loads(result.out)["rows"]["exact"] == 12
+
+
+def test_a_replay_batch_is_answered_in_order_with_the_worst_exit_code(run: Run) -> None:
+    unseeded = json.loads((SAMPLES / "request.json").read_text())
+    del unseeded["sampling_params"]["seed"]
+    stdin = b"\n".join([case(id=1), case("0.30.0", id=2), case(id=3, request=unseeded)])
+    result = run("replay", "--batch", "-", "--format", "jsonl", stdin=stdin)
+    assert [(r["id"], r["verdict"]) for r in result.lines] == [
+        (1, "consistent"),
+        (2, "consistent"),
+        (3, "unproven"),
+    ]
+    assert result.code == 3
+
+
+def test_words_split_by_a_shell_keep_their_meaning(run: Run) -> None:
+    words = ["VLLM_USE_V2_MODEL_RUNNER=0", *GOOD, "--served-model-name", "a b", "$HOME", "x=y"]
+    result = run("validate", "--format", "json", "--vllm-version", "0.32.0", "--", *words)
+    verdict = json.loads(result.out)
+    assert verdict["settings"]["served_model_name"]["value"] == ["a b", "$HOME", "x=y"]
+    assert verdict["verdict"] == "rejected"
