@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from app.catalogue.semantics import DrawGenerator
-from tests.replay.reference import SCALAR
+from tests.replay.reference import SCALAR, scalar_acceptance_uniform
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`coarse` logits are multiples of 1/8, so that many tie, as bf16 ones do."""
+    """`coarse` logits are multiples of 1/8, so that many tie, as bf16 ones do.
+
+    With `speculates`, three of four tokens come from verifying a one-hot draft.
+    """
 
     version: str = "0.32.0"
     vocabulary: int = 48
@@ -27,6 +30,7 @@ class Engine:
     coarse: bool = False
     fp64: bool = False
     keep_ties: bool = True
+    speculates: bool = False
 
     def case(self, *, prompt: int = 5, **sampling: Any) -> dict[str, Any]:
         """A request and the response to it, as `/replay` takes them."""
@@ -83,12 +87,18 @@ class Engine:
             i: dtype(logits[i]) + dtype(SCALAR[generator](seed, position, i, self.fp64))
             for i in mask
         }
-        token = max(mask, key=lambda i: (sums[i], -i))
         normaliser = np.float32(np.log(np.sum(np.exp(logits - logits.max())))) + logits.max()
         logprobs = {
             i: max(float(np.float32(logits[i] - normaliser)), -9999.0)
             for i in range(self.vocabulary)
         }
+        draft = max(logprobs, key=lambda i: logprobs[i]) if position % 2 else position % 48
+        if self.speculates and position % 4:
+            if logprobs[draft] > math.log(scalar_acceptance_uniform(seed, position)):
+                sums = {draft: dtype(0)}
+            elif len(mask) > 1:
+                sums.pop(draft, None)
+        token = max(sums, key=lambda i: (sums[i], -i))
         top = sorted(logprobs, key=lambda i: (-logprobs[i], i))[: params.get("logprobs", 0)]
         listed = [token, *(i for i in top if i != token)]
         return _Row(token, mask, logprobs, listed[: max(params.get("logprobs", 0), 1)])

@@ -41,6 +41,12 @@ def scalar_philox_noise(seed: int, pos: int, token: int, fp64: bool) -> float:
     return -math.log(-math.log1p(-scalar_philox_uniform(word0)))
 
 
+def scalar_acceptance_uniform(seed: int, pos: int) -> float:
+    seed, pos = seed & M64, pos & M64
+    word = scalar_philox([pos & M32, pos >> 32, 0, 0], [seed & M32, seed >> 32])[0]
+    return scalar_philox_uniform(word)
+
+
 def scalar_murmur3(words: list[int], domain: int) -> int:
     def rotate(value: int, bits: int) -> int:
         return ((value << bits) | (value >> (32 - bits))) & M32
