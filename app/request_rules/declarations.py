@@ -13,6 +13,7 @@ RULES: tuple[RequestRule, ...] = (
     engine.seed_children,
     engine.allowed_token_ids,
     engine.logit_bias_size,
+    engine.logit_bias_finite,
     engine.stop_token_ids,
     masks.temperature,
     masks.top_k,

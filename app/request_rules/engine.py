@@ -6,10 +6,11 @@ raises in the worker, after every check of the API server, and takes the whole e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from app.request_rules.request import GenerationRequest, Route
+from app.request_rules.request import GenerationRequest, Route, as_number
 from app.request_rules.rule import RequestExample, request_rule
 from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
@@ -24,6 +25,7 @@ _DIES = (
     "vLLM does not check it before the worker does, where the error ends the engine: every "
     "request in flight fails, and the server must be restarted."
 )
+_MASKS = "vllm serve m --return-sampling-mask --logprobs-mode processed_logprobs"
 _V2 = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m"
 
 
@@ -170,6 +172,50 @@ def logit_bias_size(request: GenerationRequest, served: Served) -> Iterator[Find
 
 @request_rule(
     _fatal(
+        "No infinite logit_bias on a server that returns sampling masks",
+        _TABLES,
+        id="request-logit-bias-finite",
+        explanation="Python's JSON takes `Infinity` and `NaN`, and `/inference/v1/generate` does "
+        "not clamp biases as the OpenAI-compatible routes do. The row then has no finite "
+        "distribution: the sampled token is outside its own mask, logprobs are NaN, and up to "
+        "0.31 the response cannot be written as JSON at all (status 500). `-Infinity` is fine.",
+        remedy="To force a token, send `allowed_token_ids` with that one id.",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"top_k": 5, "logit_bias": '
+                '{"7": Infinity}}}',
+                serve=_MASKS,
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"top_k": 5, "logit_bias": '
+                '{"7": -Infinity}}}',
+                serve=_MASKS,
+            ),
+        ),
+    )
+)
+def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse +Infinity and NaN where nothing clamps them."""
+    biases = request.sent("logit_bias")
+    if request.route is not Route.GENERATE or not served.returns_masks:
+        return
+    if not isinstance(biases, dict):
+        return
+    unbounded = [token for token, bias in biases.items() if _is_unbounded(bias)]
+    if unbounded:
+        yield logit_bias_finite.finding(
+            request,
+            "logit_bias",
+            f"logit_bias must be finite (or -Infinity) on this server; token {unbounded[0]} has "
+            f"{biases[unbounded[0]]}",
+            evidence={"tokens": unbounded[:10]},
+        )
+
+
+@request_rule(
+    _fatal(
         "At most 128 stop_token_ids together with min_tokens",
         _TABLES,
         id="request-stop-token-ids",
@@ -241,6 +287,11 @@ def n_limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
         yield n_limit.finding(
             request, "n", engine, engine_message=engine, evidence={"n": n, "max_num_seqs": allowed}
         )
+
+
+def _is_unbounded(bias: object) -> bool:
+    number = as_number(bias)
+    return number is not None and (math.isnan(number) or number == math.inf)
 
 
 def _has_table_fields(request: GenerationRequest) -> bool:

@@ -94,10 +94,7 @@ class GenerationRequest:
 
     def number(self, name: str) -> float | None:
         """Give a field as vLLM's float; None if absent, null or not one."""
-        value = self.sent(name)
-        if type(value) is float:
-            return value
-        return None if value in (UNSET, None) else _lax(_NUMBER, value)
+        return as_number(self.sent(name))
 
     def switch(self, name: str) -> bool:
         """Give a field as vLLM's boolean; false if absent, null or not one."""
@@ -114,6 +111,13 @@ class GenerationRequest:
     def pointer(self, name: str) -> str:
         """Where the field stands in the body, as a JSON pointer."""
         return f"/sampling_params/{name}" if self.route is Route.GENERATE else f"/{name}"
+
+
+def as_number(value: Any) -> float | None:
+    """Give a value as vLLM's float; None if absent, null or not one."""
+    if type(value) is float:
+        return value
+    return None if value in (UNSET, None) else _lax(_NUMBER, value)
 
 
 def read_request(route: Route, body: bytes) -> GenerationRequest | None:

@@ -307,6 +307,27 @@ def test_requests_that_end_the_engine(parameters: dict[str, object], found: list
     assert _generate(_served("VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m"), **parameters) == found
 
 
+@pytest.mark.parametrize(
+    ("bias", "refused"),
+    [
+        ("Infinity", True),
+        ("NaN", True),
+        ("1e400", True),
+        ('"inf"', True),
+        ("-Infinity", False),
+        ("100", False),
+        ('"x"', False),
+        ("null", False),
+    ],
+)
+def test_infinite_biases_are_refused_where_nothing_clamps_them(bias: str, refused: bool) -> None:
+    parameters = f'{{"top_k": 5, "logit_bias": {{"7": {bias}}}}}'
+    found = _rules(_served(MASKS), Route.GENERATE, f'{{"sampling_params": {parameters}}}'.encode())
+    assert found == ["request-logit-bias-finite"] * refused
+    openai = _rules(_served(MASKS), Route.COMPLETIONS, parameters.encode())
+    assert openai == ["sampling-mask-route"]
+
+
 def test_openai_routes_refuse_large_seeds_themselves_but_not_those_of_children() -> None:
     served = _served(MASKS)
     assert _rules(served, Route.COMPLETIONS, {"seed": 2**63}) == ["sampling-mask-route"]
