@@ -153,8 +153,9 @@ def top_p(row: Row, p: float) -> Row:
     """Keep the fewest likeliest tokens whose probability reaches p; at least one."""
     finite = np.flatnonzero(row > _NOTHING)
     order = finite[descending(row[finite])]
-    weights = np.exp(row[order] - row[order[:1]])
-    before = np.cumsum(weights, dtype=np.float32) - weights
+    with np.errstate(invalid="ignore"):  # an infinite bias: inf - inf
+        weights = np.exp(row[order] - row[order[:1]])
+        before = np.cumsum(weights, dtype=np.float32) - weights
     kept = before < np.float32(p) * weights.sum(dtype=np.float32)
     kept[:1] = True
     return keep_only(row, order[kept].tolist())

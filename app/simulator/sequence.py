@@ -60,6 +60,8 @@ class GeneratedSequence:
         self._prompt = list(prompt)
         self._tokens = list(prompt)
         self._output: list[int] = []
+        self._ties = settings.top_k_ties
+        self._generator = settings.semantics.draw
         self._detokenizer = Detokenizer(skip_special=params.skip_special_tokens)
         self._text = ""
         self._shown = 0
@@ -77,15 +79,13 @@ class GeneratedSequence:
         """Generate the next token."""
         settings, params = self._settings, self._params
         logits = self._model.logits(self._tokens)
-        row = process(
-            logits, params, prompt=self._prompt, output=self._output, ties=settings.top_k_ties
-        )
+        row = process(logits, params, prompt=self._prompt, output=self._output, ties=self._ties)
         if params.greedy:
             token = int(row.argmax())
         else:
             token = draw(
                 row,
-                generator=settings.semantics.draw,
+                generator=self._generator,
                 seed=self._seed,
                 position=len(self._tokens) - 1,
                 fp64=settings.use_fp64_gumbel,

@@ -73,7 +73,7 @@ def create_simulator(source: ServeConfig | SimulatorSettings | None = None) -> F
     if settings.api_keys:
         app.add_middleware(Authentication, keys=settings.api_keys)
     app.add_middleware(
-        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]
+        CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"]
     )
     return app
 

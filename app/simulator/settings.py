@@ -24,7 +24,7 @@ _FROM_SERVE_CONFIG = (
     *("model_tag", "model", "served_model_name", "api_key", "logprobs_mode", "max_model_len"),
     *("max_logprobs", "max_num_seqs", "tokens_only", "use_fp64_gumbel", "seed"),
     *("return_tokens_as_token_ids", "enable_prompt_tokens_details"),
-    "override_generation_config",
+    *("override_generation_config", "allowed_origins"),
 )
 
 
@@ -50,6 +50,7 @@ class SimulatorSettings:
         enable_prompt_tokens_details: whether usage tells cached tokens (always 0 here).
         override_generation_config: server-side sampling defaults of the OpenAI routes.
         api_keys: keys of which requests must carry one.
+        allowed_origins: web origins let in; None is the version's default.
         seed: of the unseeded requests' seeds, as `--seed`.
         token_delay: seconds a token takes.
     """
@@ -69,6 +70,7 @@ class SimulatorSettings:
     enable_prompt_tokens_details: bool = False
     override_generation_config: Mapping[str, Any] = field(default_factory=dict)
     api_keys: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] | None = None
     seed: int = 0
     token_delay: float = 0.0
 
@@ -92,6 +94,13 @@ class SimulatorSettings:
         """Whether `/inference/v1/generate` works."""
         needed = self.semantics.generate_needs_scale_out
         return not needed or self.enable_scale_out or self.tokens_only
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The web origins let in: all by default up to 0.31, none from 0.32 on."""
+        if self.allowed_origins is not None:
+            return self.allowed_origins
+        return () if self.since("0.32") else ("*",)
 
     @property
     def model_name(self) -> str:
@@ -129,6 +138,8 @@ class SimulatorSettings:
         model = str(tag or model or "tiny")
         names = given.pop("served_model_name", None) or model
         keys = given.pop("api_key", None) or ()
+        if "allowed_origins" in given:
+            given["allowed_origins"] = tuple(given["allowed_origins"])
         mode = given.pop("logprobs_mode", LogprobsMode.RAW_LOGPROBS)
         return cls(
             vllm_version=config.catalogue.vllm_version,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -203,3 +204,37 @@ def _distinct(members: list[Any]) -> list[Any]:
 
 def _without_digits(name: str) -> str:
     return re.sub(r"-?[0-9a-f]{8,}$", "-<hex>", name)
+
+
+def rows(answer: Mapping[str, Any]) -> Iterator[tuple[int, list[int], dict[int, float]]]:
+    """Give (sampled id, mask, log-probability by id) of every row of a generate answer."""
+    for choice in answer["choices"]:
+        content = choice["logprobs"]["content"]
+        for token, mask, entry in zip(
+            choice["token_ids"], choice["sampling_mask"], content, strict=True
+        ):
+            listed = {_id_of(item): item["logprob"] for item in (entry, *entry["top_logprobs"])}
+            yield token, mask, listed
+
+
+def assert_replay_invariants(answer: Mapping[str, Any], *, top_k: int) -> int:
+    """Check what every row of a server with masks promises; gives the number of rows.
+
+    The sampled id is in the mask, the probabilities over the mask sum to one, and the mask has
+    at most top_k ids, save ties with the k-th. The request has to list enough logprobs.
+    """
+    count = 0
+    for token, mask, logprobs in rows(answer):
+        count += 1
+        assert mask == sorted(set(mask)), "ids ascend"
+        assert token in mask
+        assert not set(mask) - set(logprobs), "ask for more logprobs than the mask has ids"
+        values = sorted((logprobs[member] for member in mask), reverse=True)
+        assert abs(sum(math.exp(value) for value in values) - 1) < 1e-4
+        assert set(values[top_k:]) <= {values[min(top_k, len(values)) - 1]}
+    return count
+
+
+def _id_of(item: Mapping[str, Any]) -> int:
+    named = item.get("token", "")
+    return int(item["token_id"] if "token_id" in item else named.removeprefix("token_id:"))

@@ -40,9 +40,11 @@ class Choice:
         """Append one generated token."""
         self.tokens.append(step.token)
         if step.mask is not None:
-            self.masks = [*(self.masks or ()), step.mask]
+            self.masks = self.masks or []
+            self.masks.append(step.mask)
         if step.candidates is not None:
-            self.candidates = [*(self.candidates or ()), step.candidates]
+            self.candidates = self.candidates or []
+            self.candidates.append(step.candidates)
         self.text += step.text
         self.finish_reason = step.finish_reason
         self.stop_reason = step.stop_reason

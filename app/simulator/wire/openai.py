@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.simulator.engine import Engine
-from app.simulator.errors import NotSimulated
+from app.simulator.errors import InvalidRequest, NotSimulated
 from app.simulator.sampling_params import FINAL_ONLY, SamplingParams
 from app.simulator.sequence import Step
 from app.simulator.settings import SimulatorSettings
@@ -61,9 +61,7 @@ def sampling(
     if prompt_logprobs is not None:
         given["prompt_logprobs"] = prompt_logprobs
     if request.logit_bias:
-        given["logit_bias"] = {
-            int(token): min(100.0, max(-100.0, bias)) for token, bias in request.logit_bias.items()
-        }
+        given["logit_bias"] = _bias(request.logit_bias)
     ids = request.logprob_token_ids or None
     return SamplingParams.parse(
         {
@@ -74,6 +72,18 @@ def sampling(
             "output_kind": FINAL_ONLY,
         }
     )
+
+
+def _bias(given: Mapping[str, float]) -> dict[int, float]:
+    """Read a `logit_bias`, each limited to ±100; these routes take the ids as text."""
+    words = [token for token in given if not token.strip().lstrip("+-").isdecimal()]
+    if words:
+        raise InvalidRequest(
+            f"logit_bias contains key(s) that cannot be converted to integer token IDs: {words}",
+            "logit_bias",
+            words,
+        )
+    return {int(token): min(100.0, max(-100.0, bias)) for token, bias in given.items()}
 
 
 @dataclass(frozen=True, slots=True)

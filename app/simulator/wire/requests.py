@@ -118,8 +118,18 @@ class GenerateRequest(BaseModel):
     return_token_ids: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    cache_salt: str | None = Field(default=None, min_length=1)
+    cache_salt: str | None = None
     priority: Int64 = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_salt(cls, data: Any) -> Any:
+        salt = data.get("cache_salt") if isinstance(data, dict) else None
+        if salt is not None and not (isinstance(salt, str) and salt):
+            raise InvalidRequest(
+                "Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt"
+            )
+        return data
 
     @field_validator("token_ids")
     @classmethod
