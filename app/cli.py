@@ -165,7 +165,9 @@ def replay(
 @cli.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8080,
 ) -> None:
     """Run the service; settings come from VLLM_ADMISSION_… environment variables."""
     from app.serving import run_service
@@ -180,7 +182,9 @@ def simulate(
         str, typer.Option("--vllm-version", metavar="V", help="Whose behaviour to show.")
     ] = "0.32.0",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
 ) -> None:
     """Run the simulated vLLM backend: a toy model, that version's wire format and draw."""
     from app.serving import run_simulator
@@ -195,7 +199,9 @@ def demo(
         str, typer.Option("--vllm-version", metavar="V", help="Whose behaviour to show.")
     ] = "0.32.0",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8080,
 ) -> None:
     """Run the service in front of the simulated backend, in one process."""
     from app.serving import run_demo

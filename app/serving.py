@@ -96,9 +96,8 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UnusableInput(f"cannot listen on {host} port {port}: {why}") from None
+    except OSError as error:
+        raise UnusableInput(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
 def address(listener: socket.socket) -> str:

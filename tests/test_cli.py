@@ -71,9 +71,9 @@ def test_machine_formats_parse(run: Run, form: str) -> None:
     assert result.code == 1
     match form:
         case "junit":
-            assert result.out.startswith("<?xml")
+            assert result.out.startswith("<testsuites ")
         case "github":
-            assert result.out.startswith("::error")
+            assert "::error " in result.out
         case _:
             assert json.loads(result.out)
 
@@ -189,5 +189,5 @@ def test_words_split_by_a_shell_keep_their_meaning(run: Run) -> None:
     words = ["VLLM_USE_V2_MODEL_RUNNER=0", *GOOD, "--served-model-name", "a b", "$HOME", "x=y"]
     result = run("validate", "--format", "json", "--vllm-version", "0.32.0", "--", *words)
     verdict = json.loads(result.out)
-    assert verdict["settings"]["served_model_name"]["value"] == ["a b", "$HOME", "x=y"]
+    assert verdict["settings"]["given"]["served_model_name"]["value"] == ["a b", "$HOME", "x=y"]
     assert verdict["verdict"] == "rejected"

@@ -107,4 +107,6 @@ async def test_nan_in_a_response_is_named(client: httpx.AsyncClient) -> None:
     body = with_text("-0.1797446459531784", "NaN")
     response = await client.post("/replay", content=body)
     assert response.status_code == 400
-    assert "NaN" in response.text
+    problem = response.json()["errors"][0]
+    assert problem["pointer"] == "/response/choices/0/logprobs/content/0/logprob"
+    assert "nan" in problem["detail"]
