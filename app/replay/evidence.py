@@ -53,12 +53,14 @@ class Candidates:
         sampled: its logprob, (n,) float64; NaN where not given.
         ids: candidates of each row.
         logprobs: of `ids.values`, (m,) float64; NaN where not given.
+        on_mask: whether they are the mask's own ids and not the most likely tokens.
     """
 
     named: NDArray[np.int64]
     sampled: NDArray[np.float64]
     ids: Ragged
     logprobs: NDArray[np.float64]
+    on_mask: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -87,8 +87,9 @@ class Support:
         ids = self.candidates.ids
         others = self.candidates.logprobs.copy()
         sampled = ids.values == np.repeat(self.candidates.named, ids.counts)
-        others[sampled | np.isnan(others)] = np.inf
-        return np.minimum(left, reduce_rows(np.minimum, others, ids.offsets, np.inf))
+        others[sampled] = np.inf
+        # A candidate that was not given (NaN) may be likelier than the rest: no bound then.
+        return np.fmin(left, reduce_rows(np.minimum, others, ids.offsets, np.inf))
 
     @cached_property
     def upper(self) -> NDArray[np.float64]:
@@ -97,7 +98,10 @@ class Support:
 
 
 def support_of(choice: Choice, *, ranked: bool) -> Support:
-    """Join masks and logprobs of one choice by (row, token id)."""
+    """Join masks and logprobs of one choice by (row, token id).
+
+    `ranked` says whether candidates, unless they are the mask's own ids, are the most likely.
+    """
     masks = _clipped(choice.masks)
     keys = masks.keys
     sampled_at = _find(keys, row_keys(np.clip(choice.token_ids, 0, _LARGEST_ID)))
@@ -105,7 +109,10 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
     candidate_at = np.empty(0, np.int64)
     candidates = choice.candidates
     if candidates is not None:
-        candidate_at = _find(keys, _clipped(candidates.ids).keys)
+        if candidates.on_mask and candidates.ids is choice.masks:
+            candidate_at = np.arange(len(keys), dtype=np.int64)
+        else:
+            candidate_at = _find(keys, _clipped(candidates.ids).keys)
         inside = candidate_at >= 0
         logprobs[candidate_at[inside]] = candidates.logprobs[inside]
         # An entry may come without its list of candidates, or with a list that it is not in.
@@ -115,6 +122,8 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
             np.isnan(logprobs[place]), candidates.sampled[member], logprobs[place]
         )
         np.maximum(logprobs, LOGPROB_FLOOR, out=logprobs)
+    if candidates is None or candidates.on_mask:
+        ranked = False
     return Support(masks, logprobs, sampled_at, candidate_at, candidates, ranked)
 
 

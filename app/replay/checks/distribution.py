@@ -27,7 +27,8 @@ def check_distribution(subject: Subject) -> Iterator[Result]:
     yield _normalisation(subject)
     yield _range(subject, candidates)
     yield _sampled_logprob(subject, candidates)
-    yield from _candidates(subject, candidates)
+    if not candidates.on_mask:
+        yield from _candidates(subject, candidates)
     if subject.evidence.sampling.min_p > 0:
         yield _min_p(subject)
     if subject.evidence.sampling.top_p < 1 and subject.evidence.sampling.top_k > 0:

@@ -11,10 +11,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidEnvelope, Problem
 from app.replay.evidence import Candidates, Choice
 from app.replay.ragged import Ragged, offsets_of
-from app.replay.wire.generate import Candidate, ChoiceBody, Entry
+from app.replay.wire.generate import Candidate, ChoiceBody, Entry, Logprobs
+from app.replay.wire.packed import MaskBody, floats, integers, mask_rows, refusal
 
 _Named: TypeAlias = Entry | Candidate
 _PlaceOf: TypeAlias = Callable[[int], str]
@@ -33,38 +33,68 @@ def choice_of(body: ChoiceBody, place: int) -> Choice:
         InvalidEnvelope: token ids, masks and logprobs differ in length, or a value is none.
     """
     pointer = f"/response/choices/{place}"
-    tokens = body.token_ids or []
-    masks = body.sampling_mask or []
-    if len(masks) != len(tokens):
-        raise _refusal(
+    token_ids = integers(body.token_ids or [], f"{pointer}/token_ids").ravel()
+    rows = _masks(body.sampling_mask or [], f"{pointer}/sampling_mask")
+    if len(rows) != len(token_ids):
+        raise refusal(
             "misaligned-mask",
-            f"{len(tokens)} token_ids but {len(masks)} rows in sampling_mask; there must be "
+            f"{len(token_ids)} token_ids but {len(rows)} rows in sampling_mask; there must be "
             "one row for each token",
             f"{pointer}/sampling_mask",
         )
-    token_ids = _integers(tokens, f"{pointer}/token_ids")
-    rows = Ragged(
-        _integers(list(chain.from_iterable(masks)), f"{pointer}/sampling_mask"),
-        offsets_of(np.fromiter(map(len, masks), np.int64, len(masks))),
-    )
-    rows, ascending = _ascending(rows)
+    logprobs = body.logprobs
     candidates: Candidates | None = None
-    if body.logprobs is not None and body.logprobs.content is not None:
-        candidates = _candidates(body.logprobs.content, len(tokens), f"{pointer}/logprobs/content")
+    if logprobs is not None and logprobs.on_mask is not None:
+        candidates = _on_mask(logprobs, rows, token_ids, f"{pointer}/logprobs")
+    elif logprobs is not None and logprobs.content is not None:
+        candidates = _candidates(logprobs.content, len(token_ids), f"{pointer}/logprobs/content")
+    masks, ascending = _ascending(rows)
     return Choice(
         index=body.index,
         place=place,
         token_ids=token_ids,
-        masks=rows,
+        masks=masks,
         masks_ascending=ascending,
         candidates=candidates,
         finish_reason=body.finish_reason,
     )
 
 
+def _masks(body: list[list[int]] | MaskBody, pointer: str) -> Ragged:
+    if isinstance(body, MaskBody):
+        return mask_rows(body, pointer)
+    try:
+        return Ragged.of(body)
+    except OverflowError:
+        raise refusal("no-token-id", "an id does not fit in 64 bits", pointer) from None
+
+
+def _on_mask(
+    body: Logprobs, rows: Ragged, token_ids: NDArray[np.int64], pointer: str
+) -> Candidates:
+    """Logprobs given on the mask itself, with or without those of the sampled tokens."""
+    values = floats(body.on_mask if body.on_mask is not None else [], f"{pointer}/on_mask")
+    if len(values) != len(rows.values):
+        raise refusal(
+            "misaligned-logprobs",
+            f"{len(rows.values)} ids in the masks but {len(values)} logprobs on them",
+            f"{pointer}/on_mask",
+        )
+    sampled = np.full(len(rows), np.nan)
+    if body.sampled is not None:
+        sampled = floats(body.sampled, f"{pointer}/sampled")
+        if len(sampled) != len(rows):
+            raise refusal(
+                "misaligned-logprobs",
+                f"{len(rows)} token_ids but {len(sampled)} sampled logprobs",
+                f"{pointer}/sampled",
+            )
+    return Candidates(named=token_ids, sampled=sampled, ids=rows, logprobs=values, on_mask=True)
+
+
 def _candidates(content: list[Entry], tokens: int, pointer: str) -> Candidates:
     if len(content) != tokens:
-        raise _refusal(
+        raise refusal(
             "misaligned-logprobs",
             f"{tokens} token_ids but {len(content)} logprobs; there must be one entry for "
             "each token",
@@ -121,7 +151,7 @@ def _one_id(entry: _Named, pointer: str) -> int:
     if value is None:
         prefix, _, digits = (entry.token or "").rpartition(_PREFIX)
         if prefix or not (digits.isascii() and digits.isdigit() and entry.token != digits):
-            raise _refusal(
+            raise refusal(
                 "no-token-id",
                 f"the logprob names its token {entry.token!r} and not by id, so it cannot be "
                 "tied to the mask; ask /inference/v1/generate for tokens (output_mode "
@@ -131,7 +161,7 @@ def _one_id(entry: _Named, pointer: str) -> int:
             )
         value = int(digits)
     if not -(2**63) <= value < 2**63:
-        raise _refusal("no-token-id", f"{value} does not fit in 64 bits", pointer)
+        raise refusal("no-token-id", f"{value} does not fit in 64 bits", pointer)
     return value
 
 
@@ -141,21 +171,13 @@ def _numbers(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.float6
     suspect = np.flatnonzero(~(array < math.inf))
     for index in suspect:
         if values[index] is not None:
-            raise _refusal(
+            raise refusal(
                 "no-number",
                 f"the logprob is {values[index]}: the engine's logits were not finite there, "
                 "and such a response proves nothing",
                 place_of(int(index)) + "/logprob",
             )
     return array
-
-
-def _integers(values: Sequence[int], pointer: str) -> NDArray[np.int64]:
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except OverflowError:
-        large = next(v for v in values if not -(2**63) <= v < 2**63)
-        raise _refusal("no-token-id", f"{large} does not fit in 64 bits", pointer) from None
 
 
 def _ascending(rows: Ragged) -> tuple[Ragged, bool]:
@@ -167,7 +189,3 @@ def _ascending(rows: Ragged) -> tuple[Ragged, bool]:
         return rows, True
     order = np.lexsort((rows.values, rows.row_of))
     return Ragged(rows.values[order], rows.offsets), False
-
-
-def _refusal(code: str, detail: str, pointer: str) -> InvalidEnvelope:
-    return InvalidEnvelope(f"{pointer}: {detail}", (Problem(code, detail, pointer),))

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from app.replay.wire.packed import FloatArray, IntArray, MaskBody
+
 
 class RequestBody(msgspec.Struct, gc=False):
     """A request, bare or as `{"endpoint", "body"}`; `messages`, `prompt` are of other routes."""
@@ -45,17 +47,23 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Logprobs(msgspec.Struct, gc=False):
-    """The logprobs of a choice or of a chunk."""
+    """The logprobs of a choice or of a chunk.
+
+    Not vLLM's own: `on_mask`, one for each id of the mask, flat in the mask's order, and
+    `sampled`, one a token.
+    """
 
     content: list[Entry] | None = None
+    on_mask: FloatArray | None = None
+    sampled: FloatArray | None = None
 
 
 class ChoiceBody(msgspec.Struct, gc=False):
-    """A choice, or what a chunk adds to one."""
+    """A choice, or what a chunk adds to one; chunks are never packed."""
 
     index: int = 0
-    token_ids: list[int] | None = None
-    sampling_mask: list[list[int]] | None = None
+    token_ids: IntArray | None = None
+    sampling_mask: list[list[int]] | MaskBody | None = None
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
     text: str | None = None

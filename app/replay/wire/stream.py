@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from app.errors import InvalidEnvelope, Problem
 from app.replay.wire.decoding import decode
 from app.replay.wire.generate import ChoiceBody, Entry, Logprobs, ResponseBody
+from app.replay.wire.packed import MaskBody, refusal
 
 _DONE = "[DONE]"
 
@@ -82,6 +83,9 @@ def _concatenate(index: int, parts: Sequence[ChoiceBody]) -> ChoiceBody:
     content: list[Entry] | None = None
     finish_reason: str | None = None
     for part in parts:
+        if not isinstance(part.token_ids, list | None) or isinstance(part.sampling_mask, MaskBody):
+            detail = "a chunk of a stream is never packed; give the whole response"
+            raise refusal("packed-chunk", detail, "/response")
         token_ids += part.token_ids or ()
         if part.sampling_mask is not None:
             masks = masks if masks is not None else []
@@ -103,8 +107,8 @@ def _repeats(parts: Sequence[ChoiceBody]) -> bool:
     seen: list[int] = []
     grown = 0
     for part in parts:
-        ids = part.token_ids or []
-        if not ids:
+        ids = part.token_ids
+        if not ids or not isinstance(ids, list):
             continue
         if seen:
             if len(ids) <= len(seen) or ids[: len(seen)] != seen:
