@@ -255,10 +255,14 @@ def _edited_text(proposal: Proposal, change: _Change) -> str:
                 open_in = tuple(n for n in word.unresolved if n in text)
                 texts.append(quote(text, open_in))
         splices.append((*span, " ".join(texts)))
+    if (
+        proposal.words
+        and all(not new for _, _, new in splices)
+        and len(splices) == len(dict.fromkeys(spans))
+    ):
+        splices[0] = (*splices[0][:2], _bare_command(proposal, index))
     if change.first:
-        command = proposal.command and index.span(proposal.command)
-        at = command[1] if command else len(index.text.rstrip())
-        splices.append((at, at, f" {' '.join(quote(text) for text in change.first)}"))
+        splices.append(_in_front(proposal, index, change.first))
     if change.added:
         splices.append(_addition(proposal, index, spans, change.added))
     text = index.text
@@ -269,6 +273,12 @@ def _edited_text(proposal: Proposal, change: _Change) -> str:
     return text
 
 
+def _bare_command(proposal: Proposal, index: LineIndex) -> str:
+    """Give the command's name if the text was nothing but arguments, all of which go."""
+    span = None if proposal.command is None else index.span(proposal.command)
+    return "vllm serve" if span is not None and span[0] == span[1] else ""
+
+
 def _addition(
     proposal: Proposal, index: LineIndex, spans: list[tuple[int, int]], added: list[str]
 ) -> tuple[int, int, str]:
@@ -276,9 +286,7 @@ def _addition(
     stop = next((i for i, w in enumerate(proposal.words) if w.text == "--"), len(spans))
     quoted = " ".join(quote(text) for text in added)
     if stop == 0:
-        command = proposal.command and index.span(proposal.command)
-        at = command[1] if command else len(index.text.rstrip())
-        return at, at, f" {quoted}" if at else f"{quoted} "
+        return _in_front(proposal, index, added)
     at = spans[stop - 1][1]
     line_start = index.text.rfind("\n", 0, at) + 1
     first = spans[0][0]
@@ -287,6 +295,14 @@ def _addition(
         indent = line[: len(line) - len(line.lstrip())]
         return at, at, f" \\\n{indent}{quoted}"
     return at, at, f" {quoted}"
+
+
+def _in_front(proposal: Proposal, index: LineIndex, added: list[str]) -> tuple[int, int, str]:
+    """Place new words before the first one."""
+    quoted = " ".join(quote(text) for text in added)
+    span = None if proposal.command is None else index.span(proposal.command)
+    start, end = span or (0, 0)
+    return end, end, f"{quoted} " if start == end else f" {quoted}"
 
 
 def _start(index: LineIndex, location: Location) -> int:

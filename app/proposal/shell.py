@@ -64,6 +64,8 @@ def parse_command(text: str, *, source: str = "command") -> Proposal:
         at = LineIndex(text, source).line_column(text.index("\0"))
         problem = Problem("nul-character", "NUL cannot be in a command", line=at[0], column=at[1])
         raise MalformedDocument("the shell text cannot be read", (problem,))
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        text = text[:-1]  # it continues nothing, and the shell drops it
     return _Reader(LineIndex(text, source)).read()
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from app.catalogue import Flag
 from app.serve_config.command_line import spelling_fix
 from app.serve_config.config_file import rename_key
-from app.serve_config.diagnostics import finding
+from app.serve_config.diagnostics import finding, shorten
 from app.serve_config.option_table import HELP, Match, OptionTable
 from app.serve_config.serve_config import Origin
 from app.serve_config.suggest import hint, nearest, similarity
@@ -173,6 +173,7 @@ class _Parser:
             self._tokens[i].spelling if self._tokens[i].dotted else self._tokens[i].text
             for i in self._extras[:_MAX_FINDINGS]
         )
+        engine = shorten(engine, 400)
         for group in _groups(self._extras, self._matches):
             if len(self._findings) >= _MAX_FINDINGS:
                 return
@@ -194,7 +195,7 @@ class _Parser:
             self._findings.append(
                 finding(
                     "yaml-unknown-key",
-                    f"{key!r} is no option of this version{hint(names)}",
+                    f"{shorten(key)!r} is no option of this version{hint(names)}",
                     location=token.location,
                     engine_message=engine,
                     fix=_renamed(key, names),
@@ -209,7 +210,7 @@ class _Parser:
         self._findings.append(
             finding(
                 "cli-unknown-flag",
-                f"{name} is no option of this version{hint(names)}",
+                f"{shorten(name)} is no option of this version{hint(names)}",
                 location=token.location,
                 engine_message=engine,
                 fix=fix,
@@ -236,7 +237,7 @@ class _Parser:
         self._findings.append(
             finding(
                 "cli-extra-argument",
-                f"{token.spelling[:80]!r} belongs to no option, and the model is given{advice}",
+                f"{shorten(token.spelling)!r} belongs to no option, and the model is given{advice}",
                 location=token.location,
                 related=() if model is None else (model.location,),
                 engine_message=engine,
@@ -248,9 +249,9 @@ class _Parser:
         self._findings.append(
             finding(
                 "cli-ambiguous-flag",
-                f"{token.spelling} could be {listed}; write it in full",
+                f"{shorten(token.spelling)} could be {listed}; write it in full",
                 location=token.location,
-                engine_message=f"ambiguous option: {token.text} could match {listed}",
+                engine_message=f"ambiguous option: {shorten(token.text)} could match {listed}",
                 evidence={"candidates": list(options)},
             )
         )
@@ -292,7 +293,7 @@ class _Parser:
         if text.lower() == "false" and negative is not None:
             advice = f"write {negative}"
         if value is None:
-            engine = f"argument {argument_name(flag)}: ignored explicit argument {text!r}"
+            engine = f"argument {argument_name(flag)}: ignored explicit argument {shorten(text)!r}"
         self._findings.append(
             finding(
                 "cli-unexpected-value",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from app.catalogue import Catalogue, Flag
-from app.serve_config.diagnostics import finding
+from app.serve_config.diagnostics import finding, shorten
 from app.serve_config.field_check import FieldProblem, ProblemKind, check_class, check_field
 from app.serve_config.serve_config import Setting, Unresolved
 from app.serve_config.values import argument_converter
@@ -57,11 +57,18 @@ def _finding(flag: Flag, setting: Setting, problem: FieldProblem) -> Finding:
     value = _at(setting.value, problem.path)
     return finding(
         rule,
-        f"{label}: {problem.message}" if path else f"{label} {problem.message}",
+        shorten(f"{label}: {problem.message}" if path else f"{label} {problem.message}", 600),
         location=_location(setting, problem),
         fix=_fix(flag.dest, problem, value),
-        evidence={"value": value} if not isinstance(value, Mapping | list) else {},
+        engine_message=problem.engine,
+        evidence=_evidence(value),
     )
+
+
+def _evidence(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"value": shorten(value)}
+    return {"value": value} if isinstance(value, int | float) or value is None else {}
 
 
 def _location(setting: Setting, problem: FieldProblem) -> Location | None:

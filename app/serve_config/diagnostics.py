@@ -526,6 +526,11 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
 BY_ID: Final[Mapping[str, Declaration]] = {rule.id: rule for rule in DECLARATIONS}
 
 
+def shorten(text: str, width: int = 80) -> str:
+    """Cut what a user wrote to a length that fits a message."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def finding(rule: str, message: str, **members: Any) -> Finding:
     """Make a finding of a declared rule; its severity is the declared one."""
     return Finding(rule=rule, severity=BY_ID[rule].severity, message=message, **members)

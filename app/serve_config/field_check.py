@@ -22,6 +22,7 @@ from app.serve_config.serve_config import Unresolved
 from app.serve_config.suggest import hint, nearest
 
 _MAX_PROBLEMS: Final = 50
+_UNEXPECTED: Final = "Unexpected keyword argument"
 _SKIP_NONE: Final = "_skip_none_validation"
 # `before` validators that look an enum member up by its name, in any case.
 _BY_NAME: Final = frozenset(
@@ -31,6 +32,8 @@ _BY_NAME: Final = frozenset(
 _AUTO_IS_NONE: Final = frozenset({"_parse_attention_backend"})
 # `before` validators that fold case and dashes.
 _FOLDING: Final = ("_normalize_",)
+# `before` validators that split a string at commas and leave all else to the field's type.
+_SPLITTING: Final = frozenset({"_to_list_str"})
 # `before` validators that only build the nested class.
 _BUILDING: Final = frozenset({"validate_pass_config_before"})
 
@@ -45,12 +48,16 @@ class ProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One thing that pydantic would refuse; `path` leads to it from the checked value."""
+    """One thing that pydantic would refuse; `path` leads to it from the checked value.
+
+    `engine` is the core of pydantic's own message.
+    """
 
     kind: ProblemKind
     path: tuple[str | int, ...]
     message: str
     suggestions: tuple[str, ...] = ()
+    engine: str | None = None
 
 
 def check_class(catalogue: Catalogue, name: str, value: Any) -> list[FieldProblem]:
@@ -91,7 +98,7 @@ def _class_problems(
         elif config_class.extra == "forbid" or not config_class.pydantic:
             names = nearest(str(key), known)
             message = f"{name} has no key {key!r}{hint(names) or _listed(known)}"
-            yield FieldProblem(ProblemKind.UNKNOWN_KEY, (*path, key), message, names)
+            yield FieldProblem(ProblemKind.UNKNOWN_KEY, (*path, key), message, names, _UNEXPECTED)
     for key, field in config_class.fields.items():
         if field.required and field.init and key not in value:
             yield FieldProblem(ProblemKind.TYPE, path, f"{name} needs the key {key!r}")
@@ -118,10 +125,13 @@ def _field_problems(
             return
         if all(n.startswith(_FOLDING) for n in before):
             value = value.lower().replace("-", "_") if isinstance(value, str) else value
+        elif all(n in _SPLITTING for n in before):
+            if isinstance(value, str):
+                return
         elif not all(n in _BUILDING for n in before):
             return
     nested = _nested_class(field.type)
-    if nested is not None and isinstance(value, Mapping):
+    if nested is not None and value is not None:
         yield from _class_problems(catalogue, nested, value, path)
         return
     try:
@@ -130,7 +140,8 @@ def _field_problems(
         first = error.errors(include_url=False, include_context=False)[0]
         where = tuple(step for step in first["loc"] if isinstance(step, int))
         message = f"must be {describe(field.type)}, not {_shown(value)}"
-        yield FieldProblem(ProblemKind.TYPE, (*path, *where), message, _near_literal(field, value))
+        near = _near_literal(field, value)
+        yield FieldProblem(ProblemKind.TYPE, (*path, *where), message, near, first["msg"])
         return
     except (TypeError, ValueError, RecursionError):
         return
@@ -147,32 +158,39 @@ def _range_problems(
             subject = len(value) if hasattr(value, "__len__") else None
         if test is None or isinstance(subject, bool) or not isinstance(subject, int | float):
             continue
-        holds, words = test
+        holds, words, engine = test
         if not holds(subject, bound):
-            yield FieldProblem(ProblemKind.RANGE, path, f"must be {words} {bound}, not {value!r}")
+            message = f"must be {words} {bound}, not {value!r}"
+            said = None if engine is None else f"Input should be {engine} {bound}"
+            yield FieldProblem(ProblemKind.RANGE, path, message, engine=said)
 
 
-_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
-    "ge": (lambda value, bound: value >= bound, "at least"),
-    "gt": (lambda value, bound: value > bound, "greater than"),
-    "le": (lambda value, bound: value <= bound, "at most"),
-    "lt": (lambda value, bound: value < bound, "less than"),
-    "multiple_of": (lambda value, bound: value % bound == 0, "a multiple of"),
-    "min_length": (lambda value, bound: value >= bound, "of length at least"),
-    "max_length": (lambda value, bound: value <= bound, "of length at most"),
+_BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str, str | None]]] = {
+    "ge": (lambda value, bound: value >= bound, "at least", "greater than or equal to"),
+    "gt": (lambda value, bound: value > bound, "greater than", "greater than"),
+    "le": (lambda value, bound: value <= bound, "at most", "less than or equal to"),
+    "lt": (lambda value, bound: value < bound, "less than", "less than"),
+    "multiple_of": (lambda value, bound: value % bound == 0, "a multiple of", "a multiple of"),
+    "min_length": (lambda value, bound: value >= bound, "of length at least", None),
+    "max_length": (lambda value, bound: value <= bound, "of length at most", None),
 }
 
 
 def _named_member(
     field: ConfigField, value: Any, path: tuple[str | int, ...]
 ) -> Iterator[FieldProblem]:
-    members = next((t["members"] for t in _flat(field.type) if t.get("t") == "enum"), None)
-    if not isinstance(value, str) or members is None:
-        return
+    """Check an enum that a validator looks up by name, in any case; or that is given by value."""
+    enum = next((t for t in _flat(field.type) if t.get("t") == "enum"), None)
     optional = any(t.get("t") == "none" for t in _flat(field.type))
-    if value.upper() in members or (value.lower() == "auto" and optional):
+    if enum is None or (value is None and optional):
         return
-    names = nearest(value, members)
+    members: list[str] = enum["members"]
+    if isinstance(value, str):
+        if value.upper() in members or (value.lower() == "auto" and optional):
+            return
+    elif not enum.get("values") or value in enum["values"]:
+        return
+    names = nearest(value, members) if isinstance(value, str) else ()
     message = f"must be one of {', '.join(members)}, not {_shown(value)}{hint(names)}"
     yield FieldProblem(ProblemKind.TYPE, path, message, names)
 

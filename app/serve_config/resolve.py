@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from app.catalogue import Catalogue
@@ -18,7 +18,7 @@ from app.serve_config.option_table import option_table
 from app.serve_config.serve_args import check_serve_args
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
 from app.serve_config.tokens import Occurrence, Token
-from app.serve_config.values import default_value, read_values
+from app.serve_config.values import argument_converter, default_value, read_values
 from app.verdict.finding import Finding
 from app.verdict.location import Location
 
@@ -78,6 +78,7 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     findings.extend(parsed.findings)
     values = read_values(parsed.occurrences, catalogue)
     findings.extend(values.findings)
+    findings.extend(_overridden_json(values.occurrences, catalogue))
     findings.extend(_open_word(token) for token in parsed.open_words)
     unknown = _unknown(rewritten.unseen, parsed.open_words)
     settings = _with_defaults(values.settings, catalogue, unknown)
@@ -156,6 +157,17 @@ def _unknown(unseen: str | None, open_words: tuple[Token, ...]) -> Unresolved | 
         names = tuple(name for token in open_words for name in token.unresolved)
         return Unresolved(names, " ".join(token.text for token in open_words))
     return None
+
+
+def _overridden_json(occurrences: list[Occurrence], catalogue: Catalogue) -> Iterator[Finding]:
+    """Check JSON that a later place replaces: argparse has judged it by then."""
+    winners = {occurrence.flag.dest: occurrence for occurrence in occurrences}
+    for occurrence in occurrences:
+        flag = occurrence.flag
+        if occurrence is not winners[flag.dest] and argument_converter(flag).cls is not None:
+            setting = Setting(occurrence.value, occurrence.origin, occurrence.location)
+            for found in check_setting(flag, setting, catalogue):
+                yield replace(found, fix=None)
 
 
 def _open_word(token: Token) -> Finding:
