@@ -62,9 +62,12 @@ def contest(support: Support, stream: Stream) -> Contest:
     own = np.full(len(masks), -np.inf)
     own[member] = sums[support.sampled_at[member]]
     others[support.sampled_at[member]] = -np.inf
-    known = np.where(support.exact, others, -np.inf)
-    bounded = np.where(support.exact, -np.inf, others)
     with np.errstate(invalid="ignore"):
+        if support.exact.all():
+            known = own - reduce_rows(np.maximum, others, masks.offsets, -np.inf)
+            return Contest(known, np.full(len(masks), np.inf), sums)
+        known = np.where(support.exact, others, -np.inf)
+        bounded = np.where(support.exact, -np.inf, others)
         return Contest(
             own - reduce_rows(np.maximum, known, masks.offsets, -np.inf),
             own - reduce_rows(np.maximum, bounded, masks.offsets, -np.inf),

@@ -140,10 +140,12 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
         sums = contest(support, stream)
         gap = np.minimum(sums.known, sums.bounded)
         _decide(outcomes, reasons, sums, support, tolerance)
-        if evidence.speculated is not False and evidence.semantics.speculative_replay:
+        lost = np.count_nonzero(outcomes == Outcome.MISMATCH)
+        undeclared = evidence.speculated is None and lost >= _UNDECLARED_ROWS
+        if evidence.speculated or undeclared:
             explained = explain_rows(support, sums, stream, tolerance)
             accepted, residual = _allow_speculation(
-                outcomes, reasons, explained, declared=evidence.speculated is True
+                outcomes, reasons, explained, declared=not undeclared
             )
     if stream not in _FORCING:
         # No noise is needed to know what is drawn from one member, or never from none.
@@ -187,7 +189,7 @@ def _allow_speculation(
     """Change what a speculating server would also have drawn; gives how many rows of each way."""
     lost = outcomes == Outcome.MISMATCH
     if not declared:
-        if np.count_nonzero(lost) >= _UNDECLARED_ROWS and explained.possible[lost].all():
+        if explained.possible[lost].all():
             outcomes[lost] = Outcome.UNDECIDABLE
             reasons[lost] = _REASONS.index(Reason.SPECULATION_NOT_DECLARED)
         return 0, 0

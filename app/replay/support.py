@@ -52,8 +52,10 @@ class Support:
     @cached_property
     def covered(self) -> NDArray[np.bool_]:
         """Rows all of whose members have a logprob, (n,)."""
-        missing = reduce_rows(np.add, self.absent.astype(np.float64), self.masks.offsets, 0.0)
-        covered: NDArray[np.bool_] = (missing == 0) & (self.masks.counts > 0)
+        covered: NDArray[np.bool_] = self.masks.counts > 0
+        if self.absent.any():
+            missing = reduce_rows(np.add, self.absent.astype(np.float64), self.masks.offsets, 0.0)
+            covered &= missing == 0
         return covered
 
     @cached_property
@@ -94,6 +96,8 @@ class Support:
     @cached_property
     def upper(self) -> NDArray[np.float64]:
         """The logprob of each member, or the most it can be, (m,)."""
+        if not self.absent.any():
+            return self.logprobs
         return np.where(self.absent, np.repeat(self.bound, self.masks.counts), self.logprobs)
 
 
