@@ -12,6 +12,7 @@ from app.proposal.proposal import Proposal
 from app.proposal.render import render
 from app.rules.registry import CrashHook, Registry, default_registry, run
 from app.rules.runner import decide_runner
+from app.rules.runner_features import Moment
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
 from app.verdict.finding import Finding, Severity
@@ -136,6 +137,6 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 def _derived(config: ServeConfig) -> dict[str, Any]:
     try:
-        return {"model_runner": decide_runner(config).as_json()}
+        return {"model_runner": decide_runner(config, Moment.LAST_CHECK).as_json()}
     except Abstain as question:
         return {"model_runner": {"version": None, "because": f"it hangs on {question.needs}"}}

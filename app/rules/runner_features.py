@@ -14,11 +14,13 @@ from typing import Any, Final, TypeAlias
 
 from app.catalogue import RunnerStep
 from app.rules.facts import (
+    MachineKind,
     architectures,
     has_ability,
     hf_value,
     is_diffusion,
     is_hybrid,
+    machine_of,
     world_size,
 )
 from app.rules.speculation import Speculation, speculation_of
@@ -320,7 +322,7 @@ def support_of(config: ServeConfig, runner: str, moment: Moment = Moment.REPLAY_
     for step in config.catalogue.runner.unsupported.get(runner, ()):
         asked = _Asked(config, step, moment)
         if step.includes is not None:
-            if uses_microbatches(config):
+            if uses_microbatches(config, moment):
                 inner = support_of(config, step.includes, moment)
                 present.extend(inner.unsupported)
                 unknown.extend(inner.unknown)
@@ -342,8 +344,13 @@ def support_of(config: ServeConfig, runner: str, moment: Moment = Moment.REPLAY_
     return Support(tuple(present), tuple(dict.fromkeys(unknown)))
 
 
-def uses_microbatches(config: ServeConfig) -> bool:
-    """Whether batches are split (`config/parallel.py::use_ubatching`)."""
+def uses_microbatches(config: ServeConfig, moment: Moment) -> bool:
+    """Whether batches are split (`config/parallel.py::use_ubatching`).
+
+    On a CPU the option is taken back (`platforms/cpu.py::check_and_update_config`).
+    """
+    if moment is Moment.LAST_CHECK and machine_of(config).kind is MachineKind.CPU:
+        return False
     size = config["ubatch_size"]
     return bool(config["enable_dbo"]) or (isinstance(size, int) and size > 1)
 
