@@ -38,10 +38,10 @@ class Flag(msgspec.Struct, frozen=True, omit_defaults=True):
     options: tuple[str, ...]
     group: str
     action: str
-    nargs: int | str | None
-    default: Any
-    required: bool
-    takes_value: bool
+    nargs: int | str | None = None
+    default: Any = None
+    required: bool = False
+    takes_value: bool = True
     conv: str | None = None
     of: Converter | None = None
     none_tokens: tuple[str, ...] = ()
@@ -82,7 +82,10 @@ class Flag(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConfigField(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of a configuration dataclass; `type` is the extractor's type tree."""
+    """A field of a configuration dataclass; `type` is the tree of `extraction.annotations`.
+
+    `required` tells a field without a default from one whose default is None.
+    """
 
     type: dict[str, Any]
     default: Any = None
@@ -97,7 +100,6 @@ class ConfigClass(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pydantic dataclass reachable from `VllmConfig` or from a flag."""
 
     module: str
-    line: int
     fields: dict[str, ConfigField]
     pydantic: bool = False
     extra: str | None = None
@@ -109,7 +111,6 @@ class ConfigClass(msgspec.Struct, frozen=True, omit_defaults=True):
 class EnvironmentFact(msgspec.Struct, frozen=True, omit_defaults=True):
     """How `vllm/envs.py` reads one variable; `strict` means malformed text raises."""
 
-    line: int
     parse: str
     strict: bool
     default: Any = None

@@ -28,10 +28,6 @@ def raw_flag(dest: str, *options: str, **members: Any) -> dict[str, Any]:
         "options": list(options),
         "group": "g",
         "action": "StoreAction",
-        "nargs": None,
-        "default": None,
-        "required": False,
-        "takes_value": True,
     }
     return {**facts, **members}
 
@@ -112,7 +108,7 @@ def test_another_platform_has_its_own_choices_flags_and_defaults() -> None:
     found = catalogue(
         flags=[raw_flag("device", "--device", choices=["cuda"]), raw_flag("same", "--same")],
         config_classes={
-            "C": {"module": "m", "line": 1, "fields": {"f": {"type": {"t": "str"}, "default": "a"}}}
+            "C": {"module": "m", "fields": {"f": {"type": {"t": "str"}, "default": "a"}}}
         },
         captured_on_platform="cuda",
         platform_overrides={

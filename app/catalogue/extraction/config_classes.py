@@ -39,7 +39,7 @@ def config_class_facts(vllm: Vllm, roots: Iterable[type]) -> dict[str, dict[str,
 def class_fact(cls: Any, hints: dict[str, Any]) -> dict[str, Any]:
     """Give the fact of one dataclass; see `catalogue.ConfigClass`."""
     validators = _validators(cls)
-    fact: dict[str, Any] = {"module": cls.__module__, "line": inspect.getsourcelines(cls)[1]}
+    fact: dict[str, Any] = {"module": cls.__module__}
     if hasattr(cls, "__pydantic_fields__"):
         fact["pydantic"] = True
     if extra := dict(getattr(cls, "__pydantic_config__", None) or {}).get("extra"):
@@ -90,7 +90,7 @@ def _default(field: dataclasses.Field[Any]) -> dict[str, Any]:
         return {"default": _made(factory), "default_from_factory": True}
     if default is dataclasses.MISSING:
         return {"required": True}
-    return {"default": as_fact(default)}
+    return {} if default is None else {"default": as_fact(default)}
 
 
 def _made(factory: Any) -> Any:

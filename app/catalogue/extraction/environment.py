@@ -35,7 +35,7 @@ def environment_facts(envs: ast.Module) -> dict[str, dict[str, Any]]:
     known = functions(envs)
     facts = {}
     for key, value in _table(envs):
-        fact = {"line": key.lineno, **_fact(str(key.value), value, known)}
+        fact = _fact(str(key.value), value, known)
         fact["strict"] = fact["parse"] in _STRICT
         facts[str(key.value)] = fact
     return facts

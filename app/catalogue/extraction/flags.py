@@ -92,18 +92,21 @@ def action_fact(
     table = parser._option_string_actions
     hidden = [option for option, owner in table.items() if owner is action]
     hidden = [option for option in hidden if option not in visible]
-    takes_value = action.nargs != 0
     fact: dict[str, Any] = {
         "dest": action.dest,
         "options": visible,
         "group": group,
         "action": type(action).__name__.removeprefix("_"),
-        "nargs": action.nargs,
-        "default": as_fact(action.default),
-        "required": action.required,
-        "takes_value": takes_value,
     }
-    if takes_value:
+    if action.nargs is not None:
+        fact["nargs"] = action.nargs
+    if action.default is not None:
+        fact["default"] = as_fact(action.default)
+    if action.required:
+        fact["required"] = True
+    if action.nargs == 0:
+        fact["takes_value"] = False
+    else:
         fact.update(converter_fact(action.type))  # type: ignore[arg-type] # argparse also allows registered names, which vLLM does not use
     if action.choices is not None:
         fact["choices"] = [as_fact(choice) for choice in action.choices]

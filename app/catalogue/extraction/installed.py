@@ -15,6 +15,10 @@ from app.catalogue.versions import without_platform
 _PATH = re.compile(r"\s*\(?(?:/[\w.+-]+){2,}/?\)?")
 
 
+def _no_capability(*_args: object, **_named: object) -> None:
+    return None
+
+
 def describe(error: BaseException) -> str:
     """Give an error's type and first sentence or line, without paths of this machine."""
     reason = _PATH.sub("", next(iter(str(error).splitlines()), "")).split(". ")[0].strip()
@@ -62,7 +66,10 @@ class Vllm:
         if platforms.current_platform.is_unspecified():
             name = name or self._build
             module, cls = _PLATFORM_CLASSES[name]
-            platforms._current_platform = getattr(self.module(module), cls)()
+            platform = getattr(self.module(module), cls)()
+            # Modules ask for the capability while they are imported; None is "no such device".
+            platform.get_device_capability = _no_capability
+            platforms._current_platform = platform
             self.note(f"no device was seen: captured as {name}, what asks the device is missing")
 
     @property

@@ -17,7 +17,7 @@ def registry_facts(vllm: Vllm) -> dict[str, Any]:
     for name, read in _READERS.items():
         try:
             facts[name] = read(vllm)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # importing what it names may fail in any way
             vllm.note_failure(f"registry {name}", error)
     return facts
 

@@ -38,9 +38,7 @@ def mixed():
 
 def fact(expression: str) -> dict[str, Any]:
     module = f"{HELPERS}environment_variables: dict = {{'X': {expression}}}"
-    found = environment_facts(ast.parse(module))["X"]
-    found.pop("line")
-    return found
+    return environment_facts(ast.parse(module))["X"]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +99,3 @@ def test_a_variable_is_described_by_how_it_parses(
     assert found == expected
     refuses_text = {"int", "float", "int_bool", "port_int", "choice", "choice_set"}
     assert strict is (expected["parse"] in refuses_text)
-
-
-def test_a_variable_knows_its_line() -> None:
-    module = ast.parse("environment_variables = {\n'A': lambda: os.getenv('A', '1'),\n}")
-    assert environment_facts(module)["A"]["line"] == 2
