@@ -45,6 +45,7 @@ cli = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,
 )
 
 UNUSABLE: Final = 2
@@ -213,7 +214,7 @@ def main() -> None:
     """Run the command line; the console script."""
     head, words = _split(sys.argv[1:])
     try:
-        cli(head, obj=words)
+        cli(head, obj=words, prog_name="vllm-admission")
     except AdmissionError as error:
         sys.stderr.write(f"vllm-admission: {error}\n")
         sys.exit(UNUSABLE)
