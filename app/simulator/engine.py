@@ -51,7 +51,7 @@ class Engine:
             Refusal: one of its kinds.
         """
         if self.dead:
-            raise EngineDead
+            raise EngineDead(self._last_words)
         verify(
             params,
             vocabulary=self.model.vocabulary,
@@ -78,7 +78,7 @@ class Engine:
             )
         if ends_engine(params):
             self.dead = True
-            raise EngineDead
+            raise EngineDead(self._last_words)
 
     async def generate(self, prompt: Sequence[int], params: SamplingParams) -> AsyncGenerator[Step]:
         """Generate every choice of a request, one token of each in turn.
@@ -130,6 +130,12 @@ class Engine:
         finally:
             self.running -= 1
             self._places.release()
+
+    @property
+    def _last_words(self) -> str:
+        if self.settings.since("0.33"):
+            return "The server had an error while processing your request."
+        return "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
     def _draw_seed(self) -> int:
         return int(self._seeds.integers(-(2**63), 2**63 - 1, dtype=np.int64))

@@ -88,8 +88,3 @@ class EngineDead(Refusal):
 
     status = 500
     kind = "InternalServerError"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "EngineCore encountered an issue. See stack trace (above) for the root cause."
-        )

@@ -109,12 +109,6 @@ class SamplingParams:
                 sequences.append(spaced)
         return tuple(sequences)
 
-    def child(self, index: int) -> SamplingParams:
-        """Give the parameters of sequence `index` of an n > 1 request: seed + index."""
-        if self.seed is None or index == 0:
-            return self
-        return replace(self, seed=self.seed + index)
-
     def _check_ranges(self) -> None:
         if self.n < 1:
             raise InvalidRequest(f"n must be at least 1, got {self.n}.")

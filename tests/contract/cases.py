@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from packaging.version import Version
 
 PROMPT = [5, 17, 99, 300, 301, 302, 42]
 SAMPLING = {
@@ -31,7 +33,8 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 class Case:
     """One request of the contract.
 
-    `body` is sent as JSON; `raw` (with `headers`) as it stands.
+    `body` is sent as JSON; `raw` (with `headers`) as it stands. `races_before` names the first
+    version whose answer does not depend on which token happens to come first.
     """
 
     name: str
@@ -40,6 +43,11 @@ class Case:
     body: Any = None
     raw: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    races_before: str | None = None
+
+    def races_in(self, version: str) -> bool:
+        """Whether that version answers now this way, now that."""
+        return self.races_before is not None and Version(version) < Version(self.races_before)
 
     def content(self) -> bytes | None:
         """Give the bytes of the body."""
@@ -127,7 +135,8 @@ def _generate() -> Iterable[Case]:
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         },
     )
-    yield generate("stream n", top={"stream": True}, n=2)
+    # Until 0.31 it may break off with an index error, when a choice is ahead of the others.
+    yield replace(generate("stream n", top={"stream": True}, n=2), races_before="0.32")
     yield generate("stream prompt ids", top={"stream": True, "return_token_ids": True}, logprobs=0)
     yield generate("return_token_ids", top={"return_token_ids": True})
     yield generate("named", top={"request_id": "mine", "model": "tiny"})

@@ -14,7 +14,7 @@ from tests.contract.contract import Answer, assert_replay_invariants, exchange
 SETTINGS = (
     {"top_k": 1},
     {"top_k": 8, "top_p": 0.9},
-    {"top_k": 20, "temperature": 2.0},
+    {"top_k": 12, "temperature": 2.0},
     {"top_k": 12, "temperature": 0.3, "min_p": 0.05},
     {"top_k": 16, "repetition_penalty": 1.5, "presence_penalty": 0.5},
     {"top_k": 4, "allowed_token_ids": [71, 72, 73]},

@@ -80,7 +80,7 @@ class ChatRoute:
         """Answer one request, streamed or not."""
         body = await read(request, CHAT, self._dialect)
         check_model(body.model, self._settings, self._dialect)
-        check_simulated(body)
+        check_simulated(body, self._dialect)
         _check_tools(body)
         prompt = render(body.messages)
         name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"

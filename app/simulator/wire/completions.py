@@ -55,7 +55,7 @@ class CompletionsRoute:
         """Answer one request, streamed or not."""
         body = await read(request, COMPLETION, self._dialect)
         check_model(body.model, self._settings, self._dialect)
-        check_simulated(body)
+        check_simulated(body, self._dialect)
         runs = self._runs(body)
         name = request_id(request, "cmpl", body.request_id)
         if body.stream:

@@ -9,6 +9,15 @@ from dataclasses import dataclass
 
 from app.simulator.settings import SimulatorSettings
 
+# Sampling parameters that only real vLLM heeds, by the version that brought them.
+UNSIMULATED = {
+    "structured_outputs": "0.28",
+    "thinking_token_budget": "0.28",
+    "repetition_detection": "0.28",
+    "trace_decode_token_ids": "0.29",
+    "prompt_logprob_token_ids": "0.31",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -23,6 +32,9 @@ class Dialect:
         flat_generate: whether `/inference/v1/generate` answers in the order of 0.32, with
             `output_mode`, `stop_reason` and `weight_versions`.
         returns_prompt_ids: whether `/inference/v1/generate` knows `return_token_ids`.
+        words_salt_errors: whether an empty `cache_salt` gets a text of its own.
+        derenders: whether `output_mode` may be `derender`.
+        unsimulated: sampling parameters of this version that the simulation does not heed.
         lists_all_completions: whether `/v1/completions` takes `logprobs: -1`.
         scores_prompt_ids: whether its answer has `prompt_token_id_logprobs` and `metrics`.
     """
@@ -34,7 +46,10 @@ class Dialect:
     flat_generate: bool
     returns_prompt_ids: bool
     scores_prompt_ids: bool
+    words_salt_errors: bool
     lists_all_completions: bool
+    derenders: bool
+    unsimulated: frozenset[str]
 
     @classmethod
     def of(cls, settings: SimulatorSettings) -> Dialect:
@@ -48,5 +63,8 @@ class Dialect:
             flat_generate=since("0.32"),
             returns_prompt_ids=since("0.30"),
             scores_prompt_ids=since("0.31"),
+            words_salt_errors=since("0.30"),
             lists_all_completions=since("0.29"),
+            derenders=since("0.33"),
+            unsimulated=frozenset(name for name, first in UNSIMULATED.items() if since(first)),
         )

@@ -32,8 +32,8 @@ from app.simulator.wire.json_response import json_response
 from app.simulator.wire.logprobs import by_id, by_text
 from app.simulator.wire.requests import (
     GENERATE,
+    GENERATE_DERENDER,
     GENERATE_MODE,
-    GenerateModeRequest,
     GenerateRequest,
     read,
 )
@@ -47,6 +47,9 @@ class GenerateRoute:
         self._engine = engine
         self._settings = engine.settings
         self._dialect = Dialect.of(engine.settings)
+        self._adapter = GENERATE_MODE if self._dialect.flat_generate else GENERATE
+        if self._dialect.derenders:
+            self._adapter = GENERATE_DERENDER
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request, streamed or not."""
@@ -54,8 +57,7 @@ class GenerateRoute:
         if not settings.generate_enabled:
             # Older versions do not have the route then; the server does not add it.
             raise _disabled()
-        adapter = GENERATE_MODE if self._dialect.flat_generate else GENERATE
-        body = await read(request, adapter, self._dialect)
+        body = await read(request, self._adapter, self._dialect)
         check_model(body.model, settings, self._dialect)
         name = request_id(request, "generate-tokens", body.request_id)
         self._check(body)
@@ -223,7 +225,7 @@ class GenerateRoute:
 
 
 def _mode(body: GenerateRequest) -> str:
-    return body.output_mode if isinstance(body, GenerateModeRequest) else "tokens"
+    return str(getattr(body, "output_mode", "tokens"))
 
 
 class ScaleOutDisabled(Refusal):

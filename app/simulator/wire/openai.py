@@ -13,6 +13,7 @@ from app.simulator.sampling_params import FINAL_ONLY, SamplingParams
 from app.simulator.sequence import Step
 from app.simulator.settings import SimulatorSettings
 from app.simulator.wire.answer import usage, without_nulls
+from app.simulator.wire.dialect import Dialect
 from app.simulator.wire.requests import ChatCompletionRequest, CompletionRequest
 
 _DEFAULTED = ("repetition_penalty", "temperature", "top_p", "top_k", "min_p")
@@ -23,15 +24,18 @@ _COPIED = (
 )
 
 
-def check_simulated(request: CompletionRequest | ChatCompletionRequest) -> None:
+def check_simulated(request: CompletionRequest | ChatCompletionRequest, dialect: Dialect) -> None:
     """Refuse, in so many words, what only real vLLM can do.
 
     Raises:
-        NotSimulated: structured outputs or beam search.
+        NotSimulated: structured outputs, beam search and the like.
     """
-    form = (request.response_format or {}).get("type", "text")
-    if request.structured_outputs is not None or form != "text":
-        raise NotSimulated("The simulated backend does not support structured outputs.")
+    given = {**(request.model_extra or {}), "structured_outputs": request.structured_outputs}
+    for name in sorted(dialect.unsimulated):
+        if given.get(name) is not None:
+            raise NotSimulated(f"The simulated backend does not support {name}.")
+    if (request.response_format or {}).get("type", "text") != "text":
+        raise NotSimulated("The simulated backend does not support response_format.")
     if request.use_beam_search:
         raise NotSimulated("The simulated backend does not support beam search.")
 

@@ -27,10 +27,10 @@ from pydantic_core import CoreSchema, core_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from app.simulator.errors import InvalidRequest
+from app.simulator.errors import InvalidRequest, NotSimulated
 from app.simulator.sampling_params import SamplingParams
 from app.simulator.settings import SimulatorSettings
-from app.simulator.wire.dialect import Dialect
+from app.simulator.wire.dialect import UNSIMULATED, Dialect
 from app.simulator.wire.messages import ChatMessage
 from app.simulator.wire.problems import body_error, unsupported_media
 
@@ -68,15 +68,23 @@ _SAMPLING_FIELDS: dict[str, CoreSchema] = {
     "skip_special_tokens": _bool,
     "include_stop_str_in_output": _bool,
     "output_kind": core_schema.literal_schema([0, 1, 2]),
-    "structured_outputs": _any,
     "logit_bias": _optional(core_schema.dict_schema(_int, _float)),
     "allowed_token_ids": _optional(_ints),
     "bad_words": _optional(_strs),
+    **dict.fromkeys(UNSIMULATED, _any),
 }
 
 
-def _validate_msgspec(given: dict[str, Any]) -> SamplingParams:
+def _dialect(info: ValidationInfo) -> Dialect:
+    """Give the version's dialect, which `read` passes to the validators."""
+    return info.context or Dialect.of(SimulatorSettings())
+
+
+def _validate_msgspec(given: dict[str, Any], info: ValidationInfo) -> SamplingParams:
     """Build the parameters; the name is vLLM's and appears in the errors of old versions."""
+    for name in sorted(_dialect(info).unsimulated):
+        if given.get(name) is not None:
+            raise NotSimulated(f"The simulated backend does not support {name}.")
     if not -(2**63) <= (given.get("seed") or 0) < 2**64:
         # vLLM finds out when it sends the request to the engine, hence after the ranges.
         SamplingParams.parse({**given, "seed": None})
@@ -91,7 +99,7 @@ def _sampling_schema(_source: object, _handler: object) -> CoreSchema:
         name: core_schema.typed_dict_field(schema, required=False)
         for name, schema in _SAMPLING_FIELDS.items()
     }
-    from_json = core_schema.no_info_after_validator_function(
+    from_json = core_schema.with_info_after_validator_function(
         _validate_msgspec, core_schema.typed_dict_schema(fields)
     )
     return core_schema.union_schema([core_schema.is_instance_schema(SamplingParams), from_json])
@@ -118,14 +126,15 @@ class GenerateRequest(BaseModel):
     return_token_ids: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    cache_salt: str | None = None
+    cache_salt: str | None = Field(default=None, min_length=1)
     priority: Int64 = 0
 
     @model_validator(mode="before")
     @classmethod
-    def _check_salt(cls, data: Any) -> Any:
+    def _check_salt(cls, data: Any, info: ValidationInfo) -> Any:
         salt = data.get("cache_salt") if isinstance(data, dict) else None
-        if salt is not None and not (isinstance(salt, str) and salt):
+        bad = salt is not None and not (isinstance(salt, str) and salt)
+        if bad and _dialect(info).words_salt_errors:
             raise InvalidRequest(
                 "Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt"
             )
@@ -143,6 +152,19 @@ class GenerateModeRequest(GenerateRequest):
     """The same from 0.32 on, where the answer may have text."""
 
     output_mode: Literal["tokens", "text"] = "tokens"
+
+
+class GenerateDerenderRequest(GenerateRequest):
+    """The same from 0.33 on, where the answer may be a message."""
+
+    output_mode: Literal["tokens", "text", "derender"] = "tokens"
+
+    @field_validator("output_mode")
+    @classmethod
+    def _check_mode(cls, mode: str) -> str:
+        if mode == "derender":
+            raise NotSimulated("The simulated backend does not support output_mode derender.")
+        return mode
 
 
 class _Lenient(BaseModel):
@@ -224,8 +246,7 @@ class CompletionRequest(_OpenAIRequest):
                 "Either prompt or prompt_embeds must be provided and non-empty.", "prompt"
             )
         count = data.get("logprobs")
-        dialect: Dialect = info.context or Dialect.of(SimulatorSettings())
-        if not dialect.lists_all_completions and isinstance(count, int) and count < 0:
+        if not _dialect(info).lists_all_completions and isinstance(count, int) and count < 0:
             raise InvalidRequest("`logprobs` must be a positive value.", "logprobs", count)
         _check_counts(data, "logprobs")
         return data if data.get("max_tokens") is not None else {**data, "max_tokens": 16}
@@ -300,6 +321,7 @@ class DetokenizeRequest(_Lenient):
 
 GENERATE = TypeAdapter[GenerateRequest](GenerateRequest)
 GENERATE_MODE = TypeAdapter[GenerateRequest](GenerateModeRequest)
+GENERATE_DERENDER = TypeAdapter[GenerateRequest](GenerateDerenderRequest)
 COMPLETION = TypeAdapter[CompletionRequest](CompletionRequest)
 CHAT = TypeAdapter[ChatCompletionRequest](ChatCompletionRequest)
 DETOKENIZE = TypeAdapter[DetokenizeRequest](DetokenizeRequest)

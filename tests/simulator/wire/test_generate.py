@@ -194,7 +194,8 @@ async def test_a_request_that_ends_the_engine_gets_vllms_500_and_so_does_every_l
         for seed in (2**63, 7):
             response = await client.post(GENERATE, json=generation(seed=seed))
             assert response.status_code == 500
-            assert response.json()["error"]["message"].startswith("EngineCore encountered")
+            assert response.json()["error"]["type"] == "InternalServerError"
+            assert response.json()["error"]["message"] != ""
         assert (await client.get("/health")).status_code == 503
 
 
@@ -222,3 +223,33 @@ async def test_output_mode_text_decodes_and_older_versions_ignore_it() -> None:
     assert new["choices"][0]["logprobs"]["content"][0]["token"] == "h"
     assert "text" not in old["choices"][0]
     assert old["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:71"
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "status"),
+    [
+        ("0.28.0", "structured_outputs", 501),
+        ("0.28.0", "trace_decode_token_ids", 200),
+        ("0.29.0", "trace_decode_token_ids", 501),
+        ("0.30.0", "prompt_logprob_token_ids", 200),
+        ("0.31.0", "prompt_logprob_token_ids", 501),
+    ],
+)
+@pytest.mark.asyncio
+async def test_what_a_version_knows_and_the_simulation_does_not_is_refused(
+    version: str, name: str, status: int
+) -> None:
+    async with client_of(_settings(version)) as client:
+        response = await client.post(GENERATE, json=generation(**{name: [1]}))
+
+    assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize(("version", "status"), [("0.32.0", 400), ("0.33.0", 501)])
+@pytest.mark.asyncio
+async def test_derendered_answers_are_not_simulated(version: str, status: int) -> None:
+    async with client_of(_settings(version)) as client:
+        body = {**generation(), "output_mode": "derender"}
+        response = await client.post(GENERATE, json=body)
+
+    assert response.status_code == status
