@@ -152,11 +152,15 @@ def _require_masks(
     if not choices:
         detail = "the response has no choices"
         raise InvalidEnvelope(detail, (Problem("no-choices", detail, "/response/choices"),))
-    problems = [
-        Problem("no-token-ids", "token_ids is missing", f"/response/choices/{place}/token_ids")
-        for place, choice in enumerate(choices)
-        if choice.token_ids is None
-    ] or [
+    nameless = [place for place, choice in enumerate(choices) if choice.token_ids is None]
+    if nameless:
+        detail = "token_ids is missing; only ids that the server sent can be checked, not its text"
+        pointers = [f"/response/choices/{place}/token_ids" for place in nameless]
+        raise InvalidEnvelope(
+            f"{pointers[0]}: {detail}",
+            tuple(Problem("no-token-ids", detail, pointer) for pointer in pointers),
+        )
+    maskless = [
         Problem(
             "no-sampling-mask",
             "sampling_mask is missing or null",
@@ -165,10 +169,9 @@ def _require_masks(
         for place, choice in enumerate(choices)
         if choice.sampling_mask is None and choice.token_ids
     ]
-    if problems:
-        what = problems[0].detail
+    if maskless:
         causes = "; ".join(_causes(semantics, version, streamed=streamed))
-        raise InvalidEnvelope(f"{what}: {causes}", tuple(problems))
+        raise InvalidEnvelope(f"{maskless[0].detail}: {causes}", tuple(maskless))
 
 
 def _causes(semantics: EngineSemantics, version: Version, *, streamed: bool) -> list[str]:
