@@ -12,7 +12,7 @@ from app.errors import InvalidEnvelope
 from app.relay.client import BodyLimits
 from app.relay.metrics import RelayMetrics
 from app.relay.relay import Relay
-from app.relay.upstream import Backend
+from app.relay.upstream import Backend, base_url
 from app.request_rules.checker import RequestChecker
 from app.request_rules.served import Served, served_by, unknown_server
 from app.serve_config.serve_config import ServeConfig
@@ -38,30 +38,30 @@ class RequestGate:
         config: ServeConfig | None,
         registry: CollectorRegistry,
     ) -> None:
-        """Prepare for the backend of `settings`; `config` is what it was started with."""
+        """Prepare for the backend of `settings`; `config` is what it was started with.
+
+        Raises:
+            InvalidEnvelope: the backend URL is none.
+        """
         self._settings = settings
+        if settings.backend_url is not None:
+            try:
+                base_url(settings.backend_url)
+            except ValueError as error:
+                raise InvalidEnvelope(f"VLLM_ADMISSION_BACKEND_URL: {error}") from error
         self.served = _served(settings, library, config)
         checker = RequestChecker(self.served, on_crash=_report_crash)
         limits = BodyLimits(settings.max_request_bytes)
         self._relay = Relay(None, checker, RelayMetrics(registry), limits)
 
     async def start(self) -> None:
-        """Open the client side.
-
-        Raises:
-            InvalidEnvelope: the backend URL is none.
-        """
-        url = self._settings.backend_url
-        if url is None:
-            return
-        try:
+        """Open the client side, inside the running event loop."""
+        if self._settings.backend_url is not None:
             self._relay.backend = Backend(
-                url,
+                self._settings.backend_url,
                 connect_timeout=self._settings.connect_timeout,
                 idle_timeout=self._settings.idle_timeout,
             )
-        except ValueError as error:
-            raise InvalidEnvelope(f"VLLM_ADMISSION_BACKEND_URL: {error}") from error
 
     async def aclose(self) -> None:
         """Close every connection to the backend."""

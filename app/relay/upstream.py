@@ -120,6 +120,23 @@ def _retrieve(closed: asyncio.Future[None]) -> None:
         closed.exception()
 
 
+def base_url(url: str) -> httpx.URL:
+    """Read the URL of a backend; it may have a path.
+
+    Raises:
+        ValueError: it is not an absolute http or https URL, or has parts that cannot be kept.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"it is no URL: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("it must begin with http:// or https:// and name a host")
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise ValueError("it may have a path, but no user, query or fragment")
+    return parsed
+
+
 class Backend:
     """One vLLM server. Make it inside the running event loop; `aclose` it there."""
 
@@ -129,13 +146,9 @@ class Backend:
         There is no total timeout: a long generation is not a fault.
 
         Raises:
-            ValueError: the URL is not an absolute http or https URL.
+            ValueError: see `base_url`.
         """
-        self.url = httpx.URL(url)
-        if self.url.scheme not in ("http", "https") or not self.url.host:
-            raise ValueError("the backend URL is not an absolute http:// or https:// URL")
-        if self.url.userinfo or self.url.query or self.url.fragment:
-            raise ValueError("the backend URL may have a path, but no user, query or fragment")
+        self.url = base_url(url)
         self._prefix = self.url.raw_path.rstrip(b"/")
         self._timeout = {"connect": connect_timeout, "read": idle_timeout}
         self._transport = ExactAiohttpTransport(
