@@ -75,7 +75,7 @@ def hf_value(config: ServeConfig, key: str) -> Any:
     """
     overrides = config["hf_overrides"]
     if isinstance(overrides, Mapping) and key in overrides:
-        return overrides[key]
+        return config[f"hf_overrides.{key}"]
     if config.model_config is None:
         raise Abstain(MODEL_CONFIG)
     return config.model_config.get(key)
@@ -144,9 +144,9 @@ def is_mixture_of_experts(config: ServeConfig) -> bool:
 def runs_generate(config: ServeConfig) -> bool:
     """Whether the model generates, rather than pools (`config/model.py::_get_runner_type`)."""
     runner, convert = config["runner"], config["convert"]
-    if runner not in {None, "auto"}:
+    if runner not in (None, "auto"):
         return bool(runner == "generate")
-    if convert not in {None, "auto", "none"}:
+    if convert not in (None, "auto", "none"):
         return False
     if any(a in config.catalogue.registries.get("model_archs", ()) for a in architectures(config)):
         return not has_ability(config, "is_pooling_model")

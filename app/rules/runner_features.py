@@ -40,6 +40,9 @@ _BREAKABLE_GRAPHS: Final = (
 )
 
 
+_PASSES: Final = "compilation_config.pass_config"
+
+
 class Moment(StrEnum):
     """When vLLM asks; settings change in between (`VllmConfig.__post_init__`).
 
@@ -82,7 +85,7 @@ class _Asked:
 
     def speculative_key(self, key: str) -> bool:
         speculation = self.speculation
-        return speculation is not None and bool(speculation.keys.get(key))
+        return speculation is not None and bool(speculation.value(key))
 
     @property
     def listed_method(self) -> bool:
@@ -119,17 +122,16 @@ def _stock_compile(asked: _Asked) -> bool:
 
 
 def _sequence_parallelism(asked: _Asked) -> bool:
-    passes = asked.config["compilation_config.pass_config"]
-    passes = passes if isinstance(passes, Mapping) else {}
-    wanted = bool(passes.get("enable_sp"))
+    config = asked.config
+    wanted = bool(config[f"{_PASSES}.enable_sp"])
     if asked.moment is Moment.LAST_CHECK:
-        wanted = wanted or bool(passes.get("fuse_gemm_comms"))
+        wanted = wanted or bool(config[f"{_PASSES}.fuse_gemm_comms"])
     if not wanted or not asked.parallel("tensor"):
         return False
     if asked.moment is Moment.LAST_CHECK:
-        if _is_on(asked.config, "VLLM_BATCH_INVARIANT"):
+        if _is_on(config, "VLLM_BATCH_INVARIANT"):
             raise Abstain("whether batch invariance turns sequence parallelism off")
-        if passes.get("sp_min_token_num") is None:
+        if config[f"{_PASSES}.sp_min_token_num"] is None:
             raise Abstain("whether the model is wide enough for sequence parallelism on this GPU")
     return True
 
@@ -227,8 +229,8 @@ _FEATURES: Final[Mapping[str, _Feature]] = {
     "sequence parallelism": _Feature(
         _sequence_parallelism,
         (
-            "compilation_config.pass_config.enable_sp",
-            "compilation_config.pass_config.fuse_gemm_comms",
+            f"{_PASSES}.enable_sp",
+            f"{_PASSES}.fuse_gemm_comms",
         ),
     ),
     "pipeline parallelism with external_launcher": _Feature(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.serve_config.serve_config import Abstain, ServeConfig
+from app.serve_config.serve_config import Abstain, ServeConfig, Unresolved, UnresolvedValue
 from app.verdict.location import Location
 
 # Flags that give one key of the configuration, and the key.
@@ -25,7 +25,14 @@ _FIXED: Final = frozenset(
     | {"extract_hidden_states"}
 )
 # What in the name of a draft model decides, in vLLM's order.
-_BY_NAME: Final = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"))
+_BY_NAME: Final = (
+    ("eagle-", "eagle"),
+    ("eagle3", "eagle3"),
+    ("dflash", "dflash"),
+    ("dspark", "dspark"),
+)
+# Methods that hold unless the name says otherwise.
+_BY_METHOD: Final = frozenset({"mtp", "medusa", "mlp_speculator"})
 _DRAFT_CONFIG: Final = "the draft model's config.json"
 
 
@@ -44,25 +51,42 @@ class Speculation:
         Raises:
             Abstain: that depends on the draft model's config.json.
         """
-        given, model = self.keys.get("method"), self.keys.get("model")
+        given, model = self._text("method"), self._text("model")
         if given == "[ngram]":
             return "ngram"
-        if isinstance(given, str) and given.endswith("_mtp"):
+        if given is not None and given.endswith("_mtp"):
             given = "mtp"
-        if isinstance(given, str) and given in _FIXED:
+        if given in _FIXED:
             return given
         if given is None and model in {"ngram", "[ngram]"}:
             return "ngram"
-        if given is None and isinstance(model, str) and _is_import_path(model):
+        if given is None and model is not None and _is_import_path(model):
             return "custom_class"
-        if isinstance(model, str):
-            name = model.lower()
-            for part, method in (*_BY_NAME, ("dspark", "dspark")):
-                if part in name:
-                    return method
-        if given in {"mtp", "medusa", "mlp_speculator"}:
-            return str(given)
+        hints = (method for part, method in _BY_NAME if part in (model or "").lower())
+        hinted = next(hints, None)
+        if hinted is not None:
+            return hinted
+        if given in _BY_METHOD:
+            return given
         raise Abstain(_DRAFT_CONFIG)
+
+    def value(self, key: str) -> Any:
+        """Give one key, or None if it was not given.
+
+        Raises:
+            UnresolvedValue: it depends on an unresolved variable.
+        """
+        value = self.keys.get(key)
+        if isinstance(value, Unresolved):
+            names = ", ".join(f"${name}" for name in value.variables)
+            raise UnresolvedValue(f"the value of {names or value.text}")
+        return value
+
+    def _text(self, key: str) -> str | None:
+        value = self.value(key)
+        if value is not None and not isinstance(value, str):
+            raise Abstain(f"a speculative {key} that can be read")
+        return value
 
 
 def speculation_of(config: ServeConfig) -> Speculation | None:

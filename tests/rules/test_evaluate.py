@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -127,6 +128,21 @@ def test_an_unresolved_variable_in_a_decisive_place_is_an_open_question() -> Non
     verdict = verdict_on('vllm serve m --return-sampling-mask --logprobs-mode "$MODE"')
     assert verdict.outcome is Outcome.UNDETERMINED
     assert any("$MODE" in f.message for f in verdict.findings if f.undecided)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--speculative-config", {"method": "mtp", "enable_adaptive_verification": "$ADAPTIVE"}),
+        ("--hf-overrides", {"canvas_length": "$CANVAS"}),
+    ],
+)
+def test_an_unresolved_variable_inside_json_is_an_open_question_too(
+    option: str, value: dict[str, str]
+) -> None:
+    quoted = json.dumps(value).replace('"', '\\"')
+    verdict = verdict_on(f'{MASKED} {option} "{quoted}"')
+    assert verdict.outcome is Outcome.UNDETERMINED, verdict.findings
 
 
 def test_words_that_cannot_be_seen_are_one_open_question_and_not_one_a_rule() -> None:

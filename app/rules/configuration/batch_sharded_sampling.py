@@ -65,7 +65,7 @@ def _blockers(config: ServeConfig) -> Iterator[str]:
     ranks = world_size(config, "tensor_parallel_size")
     sequences, logprobs = config["max_num_seqs"], config["max_logprobs"]
     speculation = speculation_of(config)
-    adaptive = speculation is not None and speculation.keys.get("enable_adaptive_verification")
+    adaptive = speculation is not None and speculation.value("enable_adaptive_verification")
     present = {
         "tensor_parallel_size": ranks <= 1,
         "max_num_seqs": ranks > 1 and isinstance(sequences, int) and sequences < ranks,

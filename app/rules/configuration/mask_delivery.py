@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from app.catalogue.semantics import semantics_of
@@ -130,13 +130,12 @@ def runner_flip(config: ServeConfig) -> Iterator[Finding]:
     """Compare the runner at the replay check with what comes after."""
     if not wants_mask(config) or world_size(config, "tensor_parallel_size") < 2:
         return
-    passes = config[_PASSES]
-    if not isinstance(passes, Mapping) or not passes.get("fuse_gemm_comms"):
+    if not config[f"{_PASSES}.fuse_gemm_comms"]:
         return
     decision = decide_runner(config)
     if decision.version is Runner.V1 or decision.forced:
         return
-    certain = passes.get("sp_min_token_num") is not None
+    certain = config[f"{_PASSES}.sp_min_token_num"] is not None
     yield runner_flip.finding(
         "fuse_gemm_comms turns sequence parallelism on after the replay rules were checked"
         f"{'' if certain else ' (if the model is wide enough for it)'}: the server then runs on "
@@ -248,7 +247,7 @@ def trace_replay(config: ServeConfig) -> Iterator[Finding]:
 
 def _acceptance(config: ServeConfig) -> Any:
     speculation = speculation_of(config) if wants_mask(config) else None
-    return None if speculation is None else speculation.keys.get("rejection_sample_method")
+    return None if speculation is None else speculation.value("rejection_sample_method")
 
 
 def _standard(config: ServeConfig) -> dict[str, Any]:

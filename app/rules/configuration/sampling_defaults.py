@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from app.catalogue.semantics import semantics_of
 from app.rules.configuration.sampling_mask import AREA, MASK, beside, wants_mask
@@ -149,9 +149,8 @@ def default_refused(config: ServeConfig) -> Iterator[Finding]:
             )
 
 
-def _default_of(config: ServeConfig, name: str) -> object:
-    overrides = config[_OVERRIDE]
-    return overrides.get(name) if isinstance(overrides, Mapping) else None
+def _default_of(config: ServeConfig, name: str) -> Any:
+    return config[f"{_OVERRIDE}.{name}"]
 
 
 def _is_positive(value: object) -> bool:

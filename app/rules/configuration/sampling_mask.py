@@ -168,7 +168,7 @@ def speculative_decoding(config: ServeConfig) -> Iterator[Finding]:
 def adaptive_verification(config: ServeConfig) -> Iterator[Finding]:
     """Refuse adaptive verification."""
     speculation = speculation_of(config) if wants_mask(config) else None
-    if speculation is None or not speculation.keys.get("enable_adaptive_verification"):
+    if speculation is None or not speculation.value("enable_adaptive_verification"):
         return
     yield adaptive_verification.finding(
         "--return-sampling-mask does not go with adaptive verification of drafted tokens",
