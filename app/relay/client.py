@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -78,12 +78,12 @@ class Client:
         if self._declared is not None and self._declared > self._limits.max_bytes:
             raise self._too_large(f"the request body has {self._declared} bytes")
 
-    def parts(self) -> AsyncIterator[bytes]:
+    def parts(self) -> AsyncGenerator[bytes]:
         """Give the body part by part while `watch()` runs; call once, before watching."""
         self._discarding = False
         return self._parts()
 
-    async def _parts(self) -> AsyncIterator[bytes]:
+    async def _parts(self) -> AsyncGenerator[bytes]:
         try:
             while (part := await self._in_time(self._slot.get())) is not None:
                 self._count(len(part))
