@@ -147,6 +147,29 @@ def test_missing_evidence_leaves_a_response_unproven(change: Case, reason: str) 
     assert report.rows["exact"] == report.choices[0]["singleton_rows"]
 
 
+def test_an_unknown_prompt_length_leaves_a_response_unproven() -> None:
+    case = Engine().case(logprobs=20)
+    case["request"]["content_parts"] = [{"type": "image_url", "url": "http://x"}]
+    del case["response"]["usage"]
+    assert replay(case).rows["undecidable_reasons"].keys() == {"no_prompt_length"}
+
+
+def test_a_sampled_id_outside_its_mask_needs_no_seed_to_be_refuted() -> None:
+    case = Engine().case(logprobs=12, seed=None)
+    drop_the_sampled_id(case)
+    report = replay(case)
+    assert report.rows["mismatch"] == 1
+    assert report.verdict is ReplayVerdict.INCONSISTENT
+
+
+def test_choices_that_were_requests_of_their_own_are_diagnosed() -> None:
+    case = Engine().case(n=2, logprobs=20, max_tokens=30)
+    own = Engine().case(logprobs=20, max_tokens=30)
+    case["response"]["choices"][1] = {**choice_of(own), "index": 1}
+    finding = next(f for f in replay(case).findings if f.rule == "replay-draw")
+    assert "request's seed itself" in finding.message
+
+
 def test_children_of_one_request_have_their_own_seeds() -> None:
     case = Engine().case(n=3, logprobs=20)
     assert replay(case).verdict is ReplayVerdict.CONSISTENT

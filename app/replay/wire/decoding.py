@@ -27,7 +27,7 @@ def decode(data: bytes | str, kind: type[T], *, pointer: str = "") -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise _mistyped(error, pointer) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return convert(_decode_leniently(data, error, pointer), kind, pointer=pointer)
 
 
@@ -53,19 +53,13 @@ def _decode_leniently(data: bytes | str, cause: Exception, pointer: str) -> Any:
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:
-        raise MalformedDocument(
-            f"not JSON: {error.msg}",
-            (Problem("malformed-json", error.msg, pointer, error.lineno, error.colno),),
-        ) from None
+        problem = Problem("malformed-json", error.msg, pointer, error.lineno, error.colno)
     except UnicodeDecodeError as error:
-        raise MalformedDocument(
-            "not UTF-8",
-            (Problem("not-utf-8", f"byte {error.start}: {error.reason}", pointer),),
-        ) from None
+        problem = Problem("not-utf-8", f"byte {error.start}: {error.reason}", pointer)
     except (RecursionError, ValueError):
-        raise MalformedDocument(
-            "not usable JSON", (Problem("malformed-json", str(cause), pointer),)
-        ) from None
+        # Nested too deeply, or a number of thousands of digits.
+        problem = Problem("malformed-json", str(cause), pointer)
+    raise MalformedDocument("the replay case is not valid JSON", (problem,))
 
 
 def _mistyped(error: msgspec.ValidationError, pointer: str) -> UnusableInput:

@@ -12,7 +12,7 @@ import pytest
 from app.errors import InvalidEnvelope, MalformedDocument, Problem, UnknownVersion, UnusableInput
 from app.replay.wire.case import read_case
 from app.replay.wire.stream import events
-from tests.replay.engine import Engine
+from tests.replay.engine import Engine, chunks_of
 
 Case = dict[str, Any]
 CHOICE = "/response/choices/0"
@@ -71,8 +71,13 @@ def test_broken_json_says_line_and_column() -> None:
     assert (problem.line, problem.column) == (2, 13)
     with pytest.raises(MalformedDocument):
         read_case(b"\xff\xfe")
-    with pytest.raises(UnusableInput):
-        read_case(b"[" * 100_000)
+    for text, code in (
+        (b'{"id": ' + b"[" * 100_000, "malformed-json"),
+        (b'{"id": ' + b"[" * 100_000 + b"NaN", "malformed-json"),
+        (b'{"id": "\xff"}', "not-utf-8"),
+        (b'{"id": NaN, "seed": ' + b"7" * 5_000 + b"}", "malformed-json"),
+    ):
+        assert problem_of(text).code == code
     with pytest.raises(UnusableInput):
         read_case(b"[]")
 
@@ -301,3 +306,16 @@ def test_an_error_in_a_stream_is_an_error() -> None:
     problem = problem_of({**good(), "response": text})
     assert problem.code == "error-response"
     assert "boom" in problem.detail
+
+
+def test_chunks_may_interleave_and_carry_nothing() -> None:
+    case = good(n=2, max_tokens=6)
+    whole = read_case(case)
+    chunks = chunks_of(case, [2])
+    mixed = [chunks[0], chunks[3], chunks[1], chunks[4], chunks[2], chunks[5], *chunks[6:]]
+    mixed.insert(2, {"choices": [{"index": 0, "token_ids": [], "sampling_mask": None}]})
+    joined = read_case({**case, "response": mixed})
+    for left, right in zip(whole.choices, joined.choices, strict=True):
+        np.testing.assert_array_equal(left.token_ids, right.token_ids)
+        np.testing.assert_array_equal(left.masks.values, right.masks.values)
+        assert left.finish_reason == right.finish_reason
