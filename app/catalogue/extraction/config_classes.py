@@ -87,7 +87,9 @@ def _default(field: dataclasses.Field[Any]) -> dict[str, Any]:
         factory = info.default_factory or dataclasses.MISSING
         default = dataclasses.MISSING if info.is_required() else info.default
     if factory is not dataclasses.MISSING:
-        return {"default": _made(factory), "default_from_factory": True}
+        made = _made(factory)
+        fact = {} if made is None else {"default": made}
+        return {**fact, "default_from_factory": True}
     if default is dataclasses.MISSING:
         return {"required": True}
     return {} if default is None else {"default": as_fact(default)}
