@@ -133,7 +133,7 @@ def test_a_batch_with_an_unusable_line_answers_the_others(run: Run) -> None:
         (["replay"], "exactly one"),
         (["replay", "--batch", "-", "--format", "json"], "jsonl"),
         (["replay", "/no/such/file"], "cannot be read"),
-        (["serve", "--port", "-1"], "-1"),
+        (["serve", "--port", "-1"], "--port"),
         (["nonsense"], "nonsense"),
     ],
 )
