@@ -120,6 +120,15 @@ OUTSIDE_MASK = _check(
     "Start the server with `--logprobs-mode processed_logprobs`; take masks unchanged.",
     _SAMPLER,
 )
+MASK_FINITE = _check(
+    "mask-finite",
+    "Every member of a mask has a finite logprob",
+    "The mask is the set of ids with finite logits. A member with -9999, or one that is missing "
+    "from a list of candidates that goes down to -9999, was not in the engine's mask. Only a "
+    "thinking budget or an overwhelming logit bias brings finite logits that low.",
+    "Look for whoever re-packed the masks.",
+    "v1/worker/gpu/sample/sampler.py::Sampler.sample",
+)
 LOGPROB_RANGE = _check(
     "logprob-range",
     "No logprob is above zero",
@@ -220,6 +229,7 @@ DECLARATIONS = (
     MASK_SIZE,
     NORMALISATION,
     OUTSIDE_MASK,
+    MASK_FINITE,
     LOGPROB_RANGE,
     SAMPLED_LOGPROB,
     CANDIDATES,

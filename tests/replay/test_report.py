@@ -236,6 +236,20 @@ def drop_the_sampled_id(case: Case) -> None:
     choice["sampling_mask"][row].remove(choice["token_ids"][row])
 
 
+def add_a_listed_id(case: Case) -> None:
+    choice = choice_of(case)
+    row = wide_row(choice)
+    top = choice["logprobs"]["content"][row]["top_logprobs"]
+    choice["sampling_mask"][row].append(next(c["token_id"] for c in top if c["logprob"] == -9999.0))
+
+
+def add_an_unlisted_id(case: Case) -> None:
+    choice = choice_of(case)
+    row = wide_row(choice)
+    listed = {c["token_id"] for c in choice["logprobs"]["content"][row]["top_logprobs"]}
+    choice["sampling_mask"][row].append(next(i for i in range(48) if i not in listed))
+
+
 def repeat_a_mask_id(case: Case) -> None:
     mask = choice_of(case)["sampling_mask"][3]
     mask.insert(0, mask[0])
@@ -327,6 +341,8 @@ def two_choices_under_one_index(case: Case) -> None:
         (drop_a_mask_id, "replay-normalisation"),
         (drop_a_mask_id, "replay-outside-mask"),
         (drop_the_sampled_id, "replay-sampled-in-mask"),
+        (add_a_listed_id, "replay-mask-finite"),
+        (add_an_unlisted_id, "replay-mask-finite"),
         (repeat_a_mask_id, "replay-mask-unique"),
         (empty_a_mask, "replay-mask-empty"),
         (raw_logprobs, "replay-normalisation"),
@@ -556,6 +572,16 @@ def test_a_server_that_is_not_reproducible_is_named(
 def test_watermarking_that_the_request_declines_leaves_the_draw() -> None:
     case = {**Engine().case(logprobs=12, watermarking=False), "options": {"watermark": True}}
     assert replay(case).verdict is ReplayVerdict.CONSISTENT
+
+
+def test_a_thinking_budget_may_leave_members_without_probability() -> None:
+    case = Engine().case(top_k=8, top_p=0.95, logprobs=12, max_tokens=40)
+    add_a_listed_id(case)
+    choice_of(case)["sampling_mask"][wide_row(choice_of(case))].sort()
+    case["request"]["sampling_params"]["thinking_token_budget"] = 100
+    report = replay(case)
+    assert report.verdict is ReplayVerdict.CONSISTENT
+    assert rules_of(report) == {"replay-mask-finite"}
 
 
 def test_report_shows_only_the_first_rows() -> None:

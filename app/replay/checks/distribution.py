@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 
 from app.replay import declarations
-from app.replay.checks.result import Result, Subject
+from app.replay.checks.result import SHOWN_ROWS, Result, Subject
 from app.replay.evidence import LOGPROB_FLOOR, Candidates
 from app.replay.ragged import reduce_rows
-from app.replay.tolerances import SAME_LOGPROB, TIE, draw_tolerance, normalisation_tolerance
+from app.replay.tolerances import (
+    SAME_LOGPROB,
+    TIE,
+    draw_tolerance,
+    logit_scale,
+    normalisation_tolerance,
+)
 from app.verdict.finding import Severity
 
 # Rows of exactly top_k ids from which on top_p is judged, by what most of them say.
@@ -24,6 +30,7 @@ def check_distribution(subject: Subject) -> Iterator[Result]:
     if candidates is None:
         return
     yield _outside_mask(subject, candidates)
+    yield _mask_finite(subject)
     yield _normalisation(subject)
     yield _range(subject, candidates)
     yield _sampled_logprob(subject, candidates)
@@ -56,6 +63,30 @@ def _outside_mask(subject: Subject, candidates: Candidates) -> Result:
         "is not this row's or lost the id",
         member="logprobs/content",
         show=show,
+    )
+
+
+def _mask_finite(subject: Subject) -> Result:
+    sampling, support = subject.evidence.sampling, subject.support
+    low = support.upper <= LOGPROB_FLOOR
+    failed = subject.none()
+    if low.any():
+        failed[support.masks.row_of[low]] = True
+    # Logits may honestly lie this far apart when one is forced or the temperature is tiny.
+    spread = 2.0 * logit_scale(sampling, subject.rows)
+    honest = sampling.thinking_budget or sampling.infinite_bias or spread >= -LOGPROB_FLOOR
+
+    def show(row: int) -> dict[str, Any]:
+        part = slice(support.masks.offsets[row], support.masks.offsets[row + 1])
+        return {"without_probability": support.masks.row(row)[low[part]][:SHOWN_ROWS].tolist()}
+
+    return Result(
+        check=declarations.MASK_FINITE,
+        failed=failed,
+        message="a member of the mask has a logprob of -9999 or less: the engine had not kept it",
+        member="sampling_mask",
+        show=show,
+        severity=Severity.INFO if honest else None,
     )
 
 
