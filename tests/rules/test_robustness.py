@@ -103,8 +103,6 @@ def test_every_verdict_can_be_rendered_and_a_correction_is_accepted(
     for render in (render_text, render_sarif, render_junit, render_github):
         assert isinstance(render([verdict]), str)
     if verdict.corrected is not None:
-        again = {
-            **envelope,
-            **{k: verdict.corrected[k] for k in ("config", "env") if k in verdict.corrected},
-        }
-        assert judge_only(read_envelope(again).proposal, catalogue).accepted
+        facts: dict[str, Any] = {k: envelope[k] for k in ("model_config", "hardware") if k in envelope}
+        forms = {k: v for k, v in verdict.corrected.items() if k in ("config", "env")}
+        assert judge_only(read_envelope({**facts, **forms}).proposal, catalogue).accepted

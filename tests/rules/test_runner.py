@@ -12,7 +12,7 @@ from app.catalogue import Catalogue, CatalogueLibrary, RunnerStep
 from app.proposal.proposal import Hardware, Proposal
 from app.proposal.shell import parse_command
 from app.rules.runner import Reason, Runner, RunnerDecision, decide_runner, runner_variable
-from app.rules.runner_features import Moment
+from app.rules.runner_features import Moment, support_of
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, ServeConfig, UnresolvedValue
 
@@ -270,3 +270,151 @@ def test_text_that_is_no_number_in_the_variable_is_not_read_as_a_choice() -> Non
     config = config_of(proposal, LIBRARY.get("0.32.0"))
     with pytest.raises(Abstain, match="as a number"):
         runner_variable(config)
+
+
+DSPARK = (
+    """--speculative-config '{"method": "dspark", "num_speculative_tokens": 3, """
+    """"enable_adaptive_verification": true}'"""
+)
+MULTIMODAL = {"architectures": ["Qwen2_5_VLForConditionalGeneration"]}
+
+
+@pytest.mark.parametrize(
+    ("version", "runner", "options", "model", "label"),
+    [
+        ("0.28.0", "v2", f"--enable-lora {DSPARK}", DENSE, "adaptive verification with LoRA"),
+        (
+            "0.28.0",
+            "v2",
+            f"--enforce-eager {DSPARK}",
+            DENSE,
+            "adaptive verification with enforce_eager/cudagraph_mode=none",
+        ),
+        (
+            "0.28.0",
+            "v2",
+            f"-pp 2 {DSPARK}",
+            DENSE,
+            "adaptive verification with pipeline parallelism",
+        ),
+        (
+            "0.28.0",
+            "v2",
+            "--prefill-context-parallel-size 2",
+            DENSE,
+            "prefill context parallelism",
+        ),
+        ("0.32.0", "v1", DSPARK, DENSE, "dspark speculative decoding"),
+        ("0.32.0", "v1", DSPARK, DENSE, "adaptive draft verification"),
+        ("0.32.0", "v1", "", DIFFUSION, "diffusion models"),
+        (
+            "0.32.0",
+            "v1",
+            "-pp 2 --async-scheduling",
+            DENSE,
+            "pipeline parallelism with async scheduling",
+        ),
+        ("0.33.0", "v1", "", {"architectures": ["Step5ForCausalLM"]}, "Step5"),
+        (
+            "0.32.0",
+            "v2",
+            "--enable-dbo -dcp 2",
+            DENSE,
+            "dual batch overlap with context parallelism",
+        ),
+        ("0.32.0", "v2", "--enable-dbo", MULTIMODAL, "dual batch overlap with multimodal models"),
+        ("0.32.0", "v2", "--enable-dbo", HYBRID, "dual batch overlap with hybrid models"),
+        (
+            "0.32.0",
+            "v2",
+            "--enable-dbo -cc.cudagraph_mode=piecewise",
+            DENSE,
+            "dual batch overlap with PIECEWISE CUDA graphs",
+        ),
+        (
+            "0.32.0",
+            "v2",
+            f"--enable-dbo {NGRAM}",
+            DENSE,
+            "dual batch overlap with speculative decoding",
+        ),
+    ],
+)
+def test_a_runner_that_was_asked_for_is_told_what_it_lacks(
+    version: str, runner: str, options: str, model: dict[str, Any], label: str
+) -> None:
+    proposal = replace(
+        parse_command(f"VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m {options}"),
+        model_config=model,
+        hardware=Hardware("NVIDIA H100"),
+    )
+    support = support_of(config_of(proposal, LIBRARY.get(version)), runner, Moment.LAST_CHECK)
+    assert label in [feature.label for feature in support.unsupported]
+
+
+@pytest.mark.parametrize(
+    ("version", "runner", "options", "needs"),
+    [
+        ("0.30.0", "v2", "-tp 2 -cc.pass_config.enable_sp=true", "wide enough"),
+        ("0.30.0", "v2", "-cc.mode=1", "config.json"),
+        ("0.30.0", "v2", "--mamba-cache-mode all", "config.json"),
+        ("0.32.0", "v1", "-pp 2", "asynchronous scheduling"),
+        ("0.32.0", "v1", """--spec-method dflash --spec-model o/d""", "draft model"),
+        ("0.33.0", "v1", "--spec-method mtp --spec-tokens 1", "draft model"),
+    ],
+)
+def test_what_hangs_on_an_unknown_fact_is_named_and_not_counted(
+    version: str, runner: str, options: str, needs: str
+) -> None:
+    config = config_of(parse_command(f"vllm serve m {options}"), LIBRARY.get(version))
+    support = support_of(config, runner, Moment.LAST_CHECK)
+    assert support.unsupported == ()
+    assert any(needs in entry for entry in support.unknown)
+
+
+@pytest.mark.parametrize(
+    ("environment", "lacks"),
+    [
+        ("", True),
+        ("TORCH_COMPILE_DISABLE=1", False),
+        ("VLLM_USE_BREAKABLE_CUDAGRAPH=1", False),
+        ("VLLM_USE_BREAKABLE_CUDAGRAPH=0", True),
+    ],
+)
+def test_stock_compilation_counts_unless_something_turned_it_off(
+    environment: str, lacks: bool
+) -> None:
+    proposal = replace(
+        parse_command(f"{environment} vllm serve m -cc.mode=stock_torch_compile"),
+        model_config=DENSE,
+    )
+    support = support_of(config_of(proposal, LIBRARY.get("0.31.0")), "v2", Moment.LAST_CHECK)
+    assert bool(support.unsupported) is lacks
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "lacks"),
+    [
+        (DENSE, "", True),
+        (HYBRID, "", True),
+        (HYBRID, "--no-enable-prefix-caching", False),
+        (STATE_SPACE, "", False),
+        (STATE_SPACE, "--enable-prefix-caching", True),
+        ({"architectures": ["Qwen3NextForCausalLM"]}, "--enable-prefix-caching", False),
+    ],
+)
+def test_models_with_state_space_layers_may_replace_the_mamba_cache_mode(
+    model: dict[str, Any], options: str, lacks: bool
+) -> None:
+    proposal = replace(
+        parse_command(f"vllm serve m --mamba-cache-mode all {options}"), model_config=model
+    )
+    support = support_of(config_of(proposal, LIBRARY.get("0.31.0")), "v2")
+    assert bool(support.unsupported) is lacks
+
+
+@pytest.mark.parametrize("option", ["--prefill-context-parallel-size 2", "--spec-method dspark"])
+def test_0_28_takes_v2_for_what_only_v2_has(option: str) -> None:
+    decision = decide(f"vllm serve m {option}", "0.28.0", EXPERTS)
+    assert decision.version is Runner.V2
+    assert decision.forced
