@@ -103,6 +103,8 @@ def test_every_verdict_can_be_rendered_and_a_correction_is_accepted(
     for render in (render_text, render_sarif, render_junit, render_github):
         assert isinstance(render([verdict]), str)
     if verdict.corrected is not None:
-        facts: dict[str, Any] = {k: envelope[k] for k in ("model_config", "hardware") if k in envelope}
+        facts: dict[str, Any] = {
+            k: envelope[k] for k in ("model_config", "hardware") if k in envelope
+        }
         forms = {k: v for k, v in verdict.corrected.items() if k in ("config", "env")}
         assert judge_only(read_envelope({**facts, **forms}).proposal, catalogue).accepted
