@@ -17,7 +17,6 @@ JSON (`vllm/entrypoints/serve/exception_handling/error_response.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, ClassVar
 
 
@@ -64,6 +63,7 @@ class AdmissionError(Exception):
     status: ClassVar[int] = 500
     slug: ClassVar[str] = "internal-error"
     title: ClassVar[str] = "Internal error"
+    vllm_type: ClassVar[str] = "InternalServerError"
 
     def __str__(self) -> str:
         return "\n".join([self.detail, *(f"  {problem}" for problem in self.problems)])
@@ -84,12 +84,11 @@ class AdmissionError(Exception):
 
     def vllm_json(self) -> dict[str, Any]:
         """Render as vLLM does on its own routes: `code` is the status as an integer."""
-        phrase = HTTPStatus(self.status).phrase.replace(" ", "")
         param = next((p.pointer for p in self.problems if p.pointer), None)
         return {
             "error": {
                 "message": str(self),
-                "type": f"{phrase}Error" if self.status < 500 else phrase,
+                "type": self.vllm_type,
                 "param": param,
                 "code": self.status,
                 "vllm_admission": self.slug,
@@ -103,6 +102,7 @@ class UnusableInput(AdmissionError):
     status = 400
     slug = "unusable-input"
     title = "Unusable input"
+    vllm_type = "BadRequestError"
 
 
 class MalformedDocument(UnusableInput):
@@ -133,6 +133,7 @@ class PayloadTooLarge(AdmissionError):
     status = 413
     slug = "payload-too-large"
     title = "Payload too large"
+    vllm_type = "PayloadTooLargeError"
 
 
 class UnsupportedMedia(AdmissionError):
@@ -156,3 +157,4 @@ class NotReady(AdmissionError):
     status = 503
     slug = "not-ready"
     title = "Not ready"
+    vllm_type = "ServiceUnavailableError"

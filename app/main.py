@@ -13,6 +13,7 @@ from app.admitted import admit
 from app.api import meta, operations, problems, replay, validate
 from app.api.context import RequestContext
 from app.api.document import Service
+from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate, relay_routes
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
@@ -37,8 +38,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
     library = CatalogueLibrary(settings.catalogue_dir)
     admitted = admit(settings, library)
-    metrics = CollectorRegistry()
-    gate = RequestGate(settings, library, admitted.config, metrics)
+    registry = CollectorRegistry()
+    metrics = GateMetrics(registry, library)
+    gate = RequestGate(settings, library, admitted.config, registry)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -56,7 +58,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
     )
-    app.state.gates = Gates(settings, library, admitted, gate, metrics)
+    app.state.gates = Gates(settings, library, admitted, gate, metrics, registry)
     problems.install(app)
     for module in (validate, replay, meta, operations):
         app.include_router(module.router)

@@ -137,6 +137,7 @@ async def _serve(*servers: tuple[ASGIApp, socket.socket]) -> None:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                date_header=False,  # the relay passes the backend's on, the others add theirs
                 timeout_graceful_shutdown=_DRAIN_SECONDS,
             )
         )

@@ -9,13 +9,19 @@ from typing import Any
 from app.catalogue import CatalogueLibrary
 from app.proposal.envelope import Envelope
 from app.rules.evaluate import validate
+from app.rules.registry import CrashHook
 from app.verdict.verdict import Outcome, Verdict
 
 
 def judge(
-    envelope: Envelope, library: CatalogueLibrary, default_version: str | None = None
+    envelope: Envelope,
+    library: CatalogueLibrary,
+    default_version: str | None = None,
+    on_crash: CrashHook | None = None,
 ) -> tuple[Verdict, ...]:
     """Judge a proposal for each version it names; for the default version if it names none.
+
+    `on_crash` is told of rules that crashed, which never refuse anything.
 
     Raises:
         UnknownVersion: a version has no catalogue.
@@ -23,7 +29,8 @@ def judge(
     versions = envelope.vllm_versions or (default_version or library.newest,)
     catalogues = [library.get(version) for version in versions]
     return tuple(
-        replace(validate(envelope.proposal, catalogue), id=envelope.id) for catalogue in catalogues
+        replace(validate(envelope.proposal, catalogue, on_crash=on_crash), id=envelope.id)
+        for catalogue in catalogues
     )
 
 

@@ -23,7 +23,11 @@ from app.serving import address, listen
 async def serving(app: ASGIApp) -> AsyncIterator[str]:
     """Run `app` on a free loopback port, in this event loop; gives its URL."""
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, date_header=False
+        )
+    )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         if task.done():

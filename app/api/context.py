@@ -1,6 +1,8 @@
-"""Request ids on our own endpoints; pure ASGI, so that disconnects stay visible."""
+"""Request ids and dates on our own endpoints; pure ASGI, so that disconnects stay visible."""
 
 from __future__ import annotations
+
+from email.utils import formatdate
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -28,7 +30,9 @@ class RequestContext:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("x-request-id", request_id)
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("x-request-id", request_id)
+                headers.setdefault("date", formatdate(usegmt=True))
             await send(message)
 
         try:

@@ -47,7 +47,7 @@ async def readyz(request: Request, verbose: _Verbose = None) -> Response:
 @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Give the metrics of this process in the Prometheus text format."""
-    return Response(generate_latest(gates_of(request).metrics), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(gates_of(request).registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _checks(gates: Gates) -> dict[str, str | None]:

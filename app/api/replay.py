@@ -47,7 +47,9 @@ async def replay_response(
     gates = gates_of(request)
     body = await read_body(request, gates.settings.max_replay_bytes)
     # A long response takes tens of milliseconds, which the event loop's other streams would feel.
-    report = await run_in_threadpool(replay, body)
+    with gates.metrics.duration.labels("replay").time():
+        report = await run_in_threadpool(replay, body)
+    gates.metrics.replayed(report)
     status = 200 if report.consistent else on_reject
     accept = request.headers.get("accept", "")
     if "text/plain" in accept and "json" not in accept:

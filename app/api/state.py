@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from app.admitted import Admitted
+from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate
 from app.catalogue import CatalogueLibrary
 from app.settings import Settings
@@ -21,7 +22,8 @@ class Gates:
     library: CatalogueLibrary
     admitted: Admitted
     request_gate: RequestGate
-    metrics: CollectorRegistry
+    metrics: GateMetrics
+    registry: CollectorRegistry
 
 
 def gates_of(request: Request) -> Gates:

@@ -79,7 +79,11 @@ async def validate_proposal(
             problem = Problem("given-twice", "the version is given twice", pointer="/vllm_version")
             raise InvalidEnvelope("vllm_version is in the body and in the query", (problem,))
         envelope = replace(envelope, vllm_versions=tuple(vllm_version))
-    verdicts = judge(envelope, gates.library, gates.settings.vllm_version)
+    with gates.metrics.duration.labels("configuration").time():
+        verdicts = judge(
+            envelope, gates.library, gates.settings.vllm_version, gates.metrics.crashed
+        )
+    gates.metrics.judged(verdicts)
     accepted = all(verdict.accepted for verdict in verdicts)
     return _render(verdicts, request.headers, 200 if accepted else on_reject)
 

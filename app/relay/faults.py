@@ -26,6 +26,7 @@ class BackendFault(AdmissionError):
     status = 502
     slug = "backend-fault"
     title = "Bad gateway"
+    vllm_type = "BadGatewayError"
 
 
 class BackendUnreachable(BackendFault):
@@ -52,6 +53,7 @@ class BackendTimeout(BackendFault):
     status = 504
     slug = "backend-timeout"
     title = "Gateway timeout"
+    vllm_type = "GatewayTimeoutError"
 
 
 class BodyTooSlow(AdmissionError):
@@ -60,6 +62,7 @@ class BodyTooSlow(AdmissionError):
     status = 408
     slug = "request-body-too-slow"
     title = "Request timeout"
+    vllm_type = "RequestTimeoutError"
 
 
 class ClientLeft(Exception):

@@ -141,7 +141,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event() -> None:
     first, error, done, end = answer.body.split(b"\n\n")
     assert (first, done, end) == (b'data: {"n": 1}', b"data: [DONE]", b"")
     body = json.loads(error.removeprefix(b"data: "))["error"]
-    assert (body["code"], body["type"]) == (502, "BadGateway")
+    assert (body["code"], body["type"]) == (502, "BadGatewayError")
 
 
 @pytest.mark.asyncio
