@@ -34,6 +34,7 @@ from app.simulator.tokenizer import END_TOKEN
 ROWS = arrays(np.int16, st.integers(2, 24), elements=st.integers(-160, 160)).map(
     lambda row: (row / np.float32(16)).astype(np.float32)
 )
+UNTIMED = settings(deadline=None)  # the machine may be busy
 BOTH = pytest.mark.parametrize("ties", list(TopKTies))
 
 
@@ -51,6 +52,7 @@ def _order(row: Row) -> list[int]:
 
 
 @given(ROWS, st.integers(1, 30))
+@UNTIMED
 def test_top_k_with_lowest_ids_keeps_exactly_k(row: Row, k: int) -> None:
     kept = support(top_k(row, min(k, row.size), TopKTies.LOWEST_IDS)).tolist()
 
@@ -58,6 +60,7 @@ def test_top_k_with_lowest_ids_keeps_exactly_k(row: Row, k: int) -> None:
 
 
 @given(ROWS, st.integers(1, 30))
+@UNTIMED
 def test_top_k_with_all_ties_keeps_whatever_equals_the_kth(row: Row, k: int) -> None:
     k = min(k, row.size)
     threshold = row[_order(row)[k - 1]]
@@ -76,6 +79,7 @@ def test_the_versions_of_top_k_differ_only_in_ties() -> None:
 
 
 @given(ROWS, st.floats(0.01, 0.999))
+@UNTIMED
 def test_top_p_keeps_the_fewest_likeliest_tokens_that_reach_p(row: Row, p: float) -> None:
     kept = support(top_p(row, p)).tolist()
 
@@ -90,6 +94,7 @@ def test_top_p_keeps_the_fewest_likeliest_tokens_that_reach_p(row: Row, p: float
 
 
 @given(ROWS, st.floats(0.01, 1))
+@UNTIMED
 def test_min_p_compares_with_the_likeliest_token(row: Row, min_p: float) -> None:
     kept = support(_processed(row, min_p=min_p)).tolist()
 
@@ -100,6 +105,7 @@ def test_min_p_compares_with_the_likeliest_token(row: Row, min_p: float) -> None
 
 
 @given(ROWS, st.floats(0.01, 2))
+@UNTIMED
 def test_temperature_divides_and_forbids_nothing(row: Row, temperature: float) -> None:
     processed = _processed(row, temperature=temperature)
 
@@ -160,6 +166,7 @@ def test_stop_tokens_are_forbidden_below_the_minimum_length(
     st.floats(-2, 2),
     st.floats(-2, 2),
 )
+@UNTIMED
 def test_penalties_follow_their_formula(
     row: Row, output: list[int], repetition: float, frequency: float, presence: float
 ) -> None:
@@ -197,11 +204,13 @@ def test_a_bad_word_of_one_token_is_always_forbidden() -> None:
 
 
 @given(ROWS)
+@UNTIMED
 def test_greedy_rows_are_neither_scaled_nor_filtered(row: Row) -> None:
     np.testing.assert_array_equal(_processed(row, temperature=0, top_k=1, min_p=0.9), row)
 
 
 @given(ROWS)
+@UNTIMED
 def test_the_models_row_is_left_as_it_is(row: Row) -> None:
     before = row.copy()
     given: Mapping[str, Any] = {
@@ -219,7 +228,7 @@ def test_the_models_row_is_left_as_it_is(row: Row) -> None:
 
 @BOTH
 @given(row=ROWS, k=st.integers(1, 24), p=st.floats(0.05, 1), seed=st.integers(0, 2**63 - 1))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_the_sampled_token_is_in_the_mask(
     ties: TopKTies, row: Row, k: int, p: float, seed: int
 ) -> None:
@@ -234,7 +243,7 @@ def test_the_sampled_token_is_in_the_mask(
 @pytest.mark.parametrize("generator", list(DrawGenerator))
 @pytest.mark.parametrize("fp64", [False, True])
 @given(row=ROWS, seed=st.integers(-(2**63), 2**63 - 1), position=st.integers(0, 10**6))
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_the_draw_is_the_argmax_of_row_plus_noise(
     generator: DrawGenerator, fp64: bool, row: Row, seed: int, position: int
 ) -> None:
@@ -274,6 +283,7 @@ def test_nothing_left_to_draw_gives_the_first_token() -> None:
 
 
 @given(ROWS)
+@UNTIMED
 def test_scores_are_log_probabilities_that_sum_to_one(row: Row) -> None:
     values = scores(row, normalised=True).astype(np.float64)
 
