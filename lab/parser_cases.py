@@ -1,8 +1,12 @@
 """Command lines and config files for one version, to be asked of that version's real parser.
 
 Valid ones and mutations (typos, wrong types, bounds, duplicates, wrong nesting) are drawn from the
-catalogue with a fixed seed. Prints one case a line: {"id", "args", "env", "files"}; the word MODEL
-stands for a model directory. `tests/serve_config/parser_cases/` keeps vLLM's answers.
+catalogue with a fixed seed. The word MODEL in them stands for a model directory.
+
+    python -m lab.parser_cases 0.32.0 --model DIR > CASES        # what the oracle reads
+    python -m lab.parser_cases 0.32.0 --model DIR --cases CASES --answers ANSWERS
+
+The latter is what `tests/serve_config/parser_cases/` keeps.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import argparse
 import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -431,15 +436,49 @@ def cases(version: str, seed: int, count: int) -> list[Case]:
     ]
 
 
+def recorded(case: Case, answer: dict[str, Any], model: str) -> Case:
+    """Put vLLM's answer with the case, without what belongs to this machine."""
+    case = json.loads(json.dumps(case).replace(model, MODEL))
+    row = {key: case[key] for key in ("args", "env", "files") if case[key]}
+    row.update(accepted=answer["accepted"], stage=answer["stage"])
+    if not answer["accepted"]:
+        row["error"] = " ".join((answer["error"] or "").replace(model, MODEL).split())[:160]
+    values = {k: v for k, v in answer["resolved"].items() if k in _COMPARED}
+    if values:
+        row["resolved"] = values
+    return row
+
+
+# Facts of vLLM's finished configuration that are a flag's value, unchanged.
+_COMPARED: Final = frozenset(
+    {"max_logprobs", "logprobs_mode", "return_sampling_mask", "enforce_eager", "seed"}
+    | {"tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization"}
+    | {"generation_config", "max_num_seqs", "max_num_batched_tokens", "max_model_len"}
+)
+
+
 def main() -> None:
-    """Print the cases of one version."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the cases of one version, or the cases with vLLM's answers."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("version")
-    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--model", required=True, help="directory that MODEL stands for")
+    parser.add_argument("--count", type=int, default=450)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", type=Path, help="cases printed before, to put answers to")
+    parser.add_argument("--answers", type=Path, help="what the oracle answered to them")
     options = parser.parse_args()
-    for case in cases(options.version, options.seed, options.count):
-        print(json.dumps(case))
+    if options.answers is None:
+        for case in cases(options.version, options.seed, options.count):
+            text = json.dumps(case)
+            for before, after in (('"', '"'), ("model: ", "\\n"), ("--model=", '"')):
+                text = text.replace(f"{before}{MODEL}{after}", f"{before}{options.model}{after}")
+            print(text)
+        return
+    with options.cases.open() as asked, options.answers.open() as answered:
+        for case, answer in zip(asked, answered, strict=True):
+            print(json.dumps(recorded(json.loads(case), json.loads(answer), options.model)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from app.proposal.edit_kwargs import edit_kwargs
 from app.proposal.edit_words import edit_words, set_variable, unset_variable
 from app.proposal.edit_yaml import edit_yaml
 from app.proposal.proposal import Form, Proposal
-from app.verdict.fix import Edit, SetEnvironment, UnsetEnvironment
+from app.verdict.fix import Edit, ReplaceArgument, SetEnvironment, UnsetEnvironment
 
 
 def apply_edits(proposal: Proposal, edits: Iterable[Edit], catalogue: Catalogue) -> Proposal:
@@ -19,9 +19,9 @@ def apply_edits(proposal: Proposal, edits: Iterable[Edit], catalogue: Catalogue)
 
     What the user wrote is kept: spelling, order, quotes, line breaks and comments outside the
     edited words. An edit that does not apply (a flag to remove that is not given, an index past
-    the end) changes nothing.
+    the end) changes nothing. Replaced words come first, so that their indices still hold.
     """
-    for edit in edits:
+    for edit in sorted(edits, key=lambda edit: not isinstance(edit, ReplaceArgument)):
         proposal = _apply(proposal, edit, catalogue)
     return proposal
 

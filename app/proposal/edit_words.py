@@ -70,7 +70,7 @@ class _Setter:
         flag = self._catalogue.by_dest.get(dest)
         if flag is None:
             return _Change()
-        last = next(reversed(self._given(dest)), None)
+        last = self._effective(dest)
         if path:
             return self._set_key(flag, path, edit.value, last)
         if flag.nargs == 0:
@@ -99,12 +99,18 @@ class _Setter:
 
     def _given(self, dest: str) -> list[Occurrence]:
         """Give the places on the command line; a positional model counts as the model."""
-        dests = {dest, "model_tag"} if dest == "model" else {dest}
+        dests = {dest, "model_tag"} if dest == "model" and self._serves else {dest}
         return [
             o
             for o in self._resolution.occurrences
             if o.flag.dest in dests and o.origin is Origin.ARGV
         ]
+
+    def _effective(self, dest: str) -> Occurrence | None:
+        """Give the place that wins: the positional model, or else the last one."""
+        places = self._given(dest)
+        positional = [place for place in places if place.option is None]
+        return next(reversed(positional or places), None)
 
     def _set_switch(self, flag: Flag, last: Occurrence | None, *, value: bool) -> _Change:
         wanted = flag.name if value else _negative(flag)

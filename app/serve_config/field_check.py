@@ -188,8 +188,8 @@ def _named_member(
     if isinstance(value, str):
         if value.upper() in members or (value.lower() == "auto" and optional):
             return
-    elif not enum.get("values") or value in enum["values"]:
-        return
+    elif not isinstance(value, list | dict) and value in (enum.get("values") or [value]):
+        return  # a member's value, where those are known
     names = nearest(value, members) if isinstance(value, str) else ()
     message = f"must be one of {', '.join(members)}, not {_shown(value)}{hint(names)}"
     yield FieldProblem(ProblemKind.TYPE, path, message, names)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from app.errors import InvalidEnvelope, MalformedDocument
+from app.proposal.proposal import Form
+from app.proposal.read import read_text
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ('{"args": ["m"]}', Form.ARGS),
+        ('\ufeff \n{"command": "vllm serve m"}', Form.COMMAND),
+        ("vllm serve m", Form.COMMAND),
+        ("# c\nexport A=1\nvllm serve m --x '{\"a\": 1}'", Form.COMMAND),
+        ("m --port 1", Form.COMMAND),
+        ("model: m\nport: 1\n", Form.CONFIG_YAML),
+        ("# c\n---\nmodel: m\n", Form.CONFIG_YAML),
+        ("'max-model-len': 1\n", Form.CONFIG_YAML),
+        ("{model: m, port: 1}", Form.CONFIG_YAML),
+    ],
+)
+def test_the_form_is_told_by_the_content(text: str, form: Form) -> None:
+    assert read_text(text, source="f").proposal.form is form
+
+
+def test_an_envelope_keeps_its_versions_and_id() -> None:
+    envelope = read_text('{"args": [], "id": 7, "vllm_version": "0.32.0"}', source="f")
+    assert (envelope.id, envelope.vllm_versions) == (7, ("0.32.0",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nkind: Pod\nspec: {}\n",
+        "kind: Pod\napiVersion: v1\n---\napiVersion: v1\nkind: Service\n",
+        '{"apiVersion": "v1", "kind": "Pod"}',
+        "services:\n  vllm:\n    image: x\n",
+        '{"services": {}}',
+    ],
+)
+def test_kubernetes_and_compose_documents_are_named(text: str) -> None:
+    with pytest.raises(InvalidEnvelope) as caught:
+        read_text(text, source="f")
+    assert caught.value.problems[0].code == "form-not-read"
+
+
+def test_broken_json_is_reported_as_json() -> None:
+    with pytest.raises(MalformedDocument, match="JSON"):
+        read_text('{"args": [', source="f")
+
+
+def test_locations_name_the_source() -> None:
+    proposal = read_text("vllm serve m", source="run.sh").proposal
+    assert str(proposal.words[0].location) == "run.sh:1:12"
