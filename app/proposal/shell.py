@@ -13,8 +13,9 @@ from app.proposal.proposal import Entrypoint, Form, Proposal, Variable, Word
 from app.proposal.shell_lexer import Expansion, Literal, RawWord, SimpleCommand, lex
 from app.verdict.finding import Finding, Severity
 
-MAX_TEXT: Final = 1 << 20
+MAX_TEXT: Final = 1 << 18  # Linux takes no single word of more than half of it
 MAX_WORDS: Final = 10_000
+MAX_COMMANDS: Final = 1_000
 
 _API_SERVER: Final = "vllm.entrypoints.openai.api_server"
 _CLI_MODULES: Final = {"vllm", "vllm.entrypoints.cli.main"}
@@ -80,7 +81,10 @@ class _Reader:
         self._unclear: list[SimpleCommand] = []
 
     def read(self) -> Proposal:
-        for command in lex(self._index):
+        commands = lex(self._index)
+        if len(commands) > MAX_COMMANDS:
+            raise PayloadTooLarge(f"a script of more than {MAX_COMMANDS} commands is not read")
+        for command in commands:
             self._command(command)
         if self._served is None:
             self._served = self._bare_arguments()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from app.catalogue import Flag
 from app.serve_config.command_line import spelling_fix
 from app.serve_config.config_file import rename_key
-from app.serve_config.diagnostics import finding, shorten
+from app.serve_config.diagnostics import MAX_FINDINGS, finding, shorten
 from app.serve_config.option_table import HELP, Match, OptionTable
 from app.serve_config.serve_config import Origin
 from app.serve_config.suggest import hint, nearest, similarity
@@ -21,7 +22,6 @@ from app.serve_config.tokens import Occurrence, Token
 from app.verdict.finding import Finding
 from app.verdict.fix import Fix
 
-_MAX_FINDINGS: Final = 100
 _BOOLEAN_WORDS: Final = {"true", "false", "True", "False"}
 _SURE: Final = 0.85
 
@@ -81,7 +81,7 @@ class _Parser:
                 at = self._positional(at)
         self._report_extras()
         open_words = tuple(self._tokens[i] for i in self._extras if self._tokens[i].unresolved)
-        return Parsed(tuple(self._occurrences), tuple(self._findings[:_MAX_FINDINGS]), open_words)
+        return Parsed(tuple(self._occurrences), tuple(self._findings), open_words)
 
     def _positional(self, at: int) -> int:
         """Take the model, or put the word with the extra ones; `--` is stepped over."""
@@ -171,12 +171,10 @@ class _Parser:
             return
         engine = "unrecognized arguments: " + " ".join(
             self._tokens[i].spelling if self._tokens[i].dotted else self._tokens[i].text
-            for i in self._extras[:_MAX_FINDINGS]
+            for i in self._extras[:MAX_FINDINGS]
         )
         engine = shorten(engine, 400)
-        for group in _groups(self._extras, self._matches):
-            if len(self._findings) >= _MAX_FINDINGS:
-                return
+        for group in islice(_groups(self._extras, self._matches), MAX_FINDINGS):
             first = self._tokens[group[0]]
             if first.unresolved and not first.text.startswith("--"):
                 continue

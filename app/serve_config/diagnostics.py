@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from app.rules.declaration import Declaration, Example
 from app.verdict.finding import Finding, Severity
 
 _PARSER: Final = "vllm/utils/argparse_utils.py::FlexibleArgumentParser"
+MAX_FINDINGS: Final = 50
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
@@ -524,6 +527,24 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
 )
 
 BY_ID: Final[Mapping[str, Declaration]] = {rule.id: rule for rule in DECLARATIONS}
+
+
+def bounded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Keep the first findings of each rule; the last one kept says how many there are more."""
+    kept: list[Finding] = []
+    counts: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    for found in findings:
+        counts[found.rule] += 1
+        if counts[found.rule] <= MAX_FINDINGS:
+            last[found.rule] = len(kept)
+            kept.append(found)
+    for rule, count in counts.items():
+        if count > MAX_FINDINGS:
+            found = kept[last[rule]]
+            more = f"{found.message} (and {count - MAX_FINDINGS} more of this kind)"
+            kept[last[rule]] = replace(found, message=more)
+    return tuple(kept)
 
 
 def shorten(text: str, width: int = 80) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.catalogue import Catalogue, EnvironmentFact
 from app.proposal.proposal import Variable
-from app.serve_config.diagnostics import finding
+from app.serve_config.diagnostics import MAX_FINDINGS, finding
 from app.serve_config.suggest import hint, nearest
 from app.verdict.finding import Finding
 from app.verdict.fix import Fix, SetEnvironment, UnsetEnvironment
@@ -28,6 +28,8 @@ def check_environment(
     """
     found: list[Finding] = []
     for variable in environment.values():
+        if len(found) >= MAX_FINDINGS:
+            break
         fact = catalogue.env_vars.get(variable.name)
         if fact is None:
             if variable.name.startswith("VLLM_"):

@@ -11,7 +11,7 @@ from app.serve_config.argparse_rules import parse
 from app.serve_config.class_rules import check_setting
 from app.serve_config.command_line import rewrite
 from app.serve_config.config_file import ConfigFile
-from app.serve_config.diagnostics import finding
+from app.serve_config.diagnostics import bounded, finding
 from app.serve_config.engine_kwargs import read_kwargs
 from app.serve_config.environment import check_environment
 from app.serve_config.option_table import option_table
@@ -68,12 +68,12 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     if omni is not None:
         message = "vLLM-Omni reads this command line, if it is installed"
         findings.append(finding("cli-omni", message, location=omni.location, undecided=True))
-        return Resolution(config=None, findings=tuple(findings))
+        return Resolution(config=None, findings=bounded(findings))
     rewritten = rewrite(proposal, table.flags)
     findings.extend(rewritten.findings)
     if rewritten.fatal:
         findings.extend(check_environment(proposal.environment, catalogue, refuse_unknown=False))
-        return Resolution(config=None, findings=tuple(findings), config_file=rewritten.config)
+        return Resolution(config=None, findings=bounded(findings), config_file=rewritten.config)
     parsed = parse(rewritten.tokens, table)
     findings.extend(parsed.findings)
     values = read_values(parsed.occurrences, catalogue)
@@ -132,7 +132,7 @@ def _finish(
     )
     return Resolution(
         config=config,
-        findings=tuple(findings),
+        findings=bounded(findings),
         occurrences=occurrences,
         config_file=config_file,
     )

@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import AdmissionError, MalformedDocument, PayloadTooLarge
 from app.proposal.proposal import Entrypoint, Form, Proposal
-from app.proposal.shell import MAX_TEXT, MAX_WORDS, parse_command
+from app.proposal.shell import MAX_COMMANDS, MAX_TEXT, MAX_WORDS, parse_command
 
 
 def texts(text: str) -> list[str]:
@@ -178,6 +178,8 @@ def test_text_and_words_are_bounded() -> None:
         parse_command("x" * (MAX_TEXT + 1))
     with pytest.raises(PayloadTooLarge):
         parse_command("vllm serve " + "a " * (MAX_WORDS + 1))
+    with pytest.raises(PayloadTooLarge):
+        parse_command("a;" * (MAX_COMMANDS + 1))
 
 
 def test_variables_that_double_each_other_are_refused_in_time() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.rules.declaration import Declaration, Example
-from app.serve_config.diagnostics import BY_ID, DECLARATIONS, shorten
+from app.serve_config.diagnostics import BY_ID, DECLARATIONS, MAX_FINDINGS, shorten
 from app.verdict.finding import Severity
 from tests.serve_config.reading import LIBRARY, VERSIONS, read, rules
 
@@ -40,3 +40,9 @@ def test_a_bad_example_breaks_its_rule_in_every_version_that_has_it(
 def test_long_text_is_cut_for_messages() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("abcd", 3) == "ab…"
+
+
+def test_findings_of_one_rule_are_bounded_and_the_rest_is_counted() -> None:
+    found = read("vllm serve m " + "-cc.mode=1 " * 200).findings
+    assert len(found) == MAX_FINDINGS
+    assert found[-1].message.endswith(f"(and {199 - MAX_FINDINGS} more of this kind)")
