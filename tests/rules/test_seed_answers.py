@@ -46,6 +46,8 @@ SAID = tuple(text for text in OURS if text[0] not in "[i" and "max_logprobs" not
 # configuration in another file, or (0.33) what the class of a model can do.
 NOT_TOLD = {
     "R, speculative draft model on cuda-h100",
+    "g-91",
+    "g-321",
     "f-draft-None-0-cuda-h100",
     "f-draft-None-1-cuda-h100",
     "f-draft-1-0-cuda-h100",
