@@ -40,6 +40,7 @@ class Lab:
     vllm/VERSION/     one vLLM each, installed without dependencies, and whatever dependency
                       it wants in another release than env/ has
     models/NAME/      config.json and a tokenizer, for verdicts; `tiny` has weights too
+    model-packages/   what importing model classes takes besides, for catalogues
     wheels/, cache/, logs/
     """
 
@@ -57,6 +58,10 @@ class Lab:
     @property
     def models(self) -> Path:
         return self.home / "models"
+
+    @property
+    def model_packages(self) -> Path:
+        return self.home / "model-packages"
 
     @property
     def wheels(self) -> Path:

@@ -22,6 +22,9 @@ from pathlib import Path
 
 from lab.environment import CHECKOUT, SHIM, Lab, LabError, wheel_directories
 
+# Packages that many model classes import, as they were when the shipped catalogues were made.
+# Without dependencies: torchvision's would replace torch, and its operators are not needed.
+_MODEL_PACKAGES = ("timm==1.0.31", "torchvision==0.28.0")
 # Of a CUDA wheel, what neither loads on a CPU nor is read by a configuration check.
 _BINARIES = re.compile(r"\.(so|cubin|cu|cuh|a)$|\.so\.|/deep_gemm/include/")
 
@@ -47,7 +50,7 @@ class Setup:
 
     def run(self, versions: Sequence[str]) -> None:
         """Install each version, with the dependencies of the newest CPU build among them."""
-        if all((self.lab.release(v) / "ready").exists() for v in versions) and self._has_models():
+        if self._is_done(versions):
             say(f"{', '.join(versions)} ready in {self.lab.home}")
             return
         for directory in (self.lab.home, self.lab.wheels, self.lab.logs):
@@ -59,8 +62,13 @@ class Setup:
             self._install_dependencies(wheels)
             for version, wheel in wheels.items():
                 self._install(version, wheel)
+            self._install_model_packages()
             self._make_models()
         say(f"{', '.join(versions)} ready in {self.lab.home}")
+
+    def _is_done(self, versions: Sequence[str]) -> bool:
+        stamps = (self.lab.model_packages, *map(self.lab.release, versions))
+        return all((stamp / "ready").exists() for stamp in stamps) and self._has_models()
 
     def _call(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a program; what it prints is shown only if it fails."""
@@ -186,6 +194,18 @@ class Setup:
             say(f"vLLM {version} wants its own {', '.join(missing)}")
             self._pip("install", "--no-deps", "--upgrade", "--target", release, *missing)
             missing = self._inside("requirements", "incomplete", release).split()
+
+    def _install_model_packages(self) -> None:
+        """Install what lets the catalogue's extractor import more model classes."""
+        stamp = self.lab.model_packages / "ready"
+        if not stamp.exists():
+            shutil.rmtree(self.lab.model_packages, ignore_errors=True)
+            with step(f"installing {', '.join(_MODEL_PACKAGES)}"):
+                target = ("--upgrade", "--target", self.lab.model_packages)
+                self._pip("install", "--no-deps", *target, *_MODEL_PACKAGES)
+                # Its shapes of operators cannot be registered where the operators are missing.
+                (self.lab.model_packages / "torchvision" / "_meta_registrations.py").write_text("")
+                stamp.touch()
 
     def _models_stamp(self) -> str:
         sources = (CHECKOUT / "lab" / "model_configs.json", CHECKOUT / "lab/inside/models.py")

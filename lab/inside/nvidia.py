@@ -163,7 +163,7 @@ def _device_properties(_device: object = None) -> SimpleNamespace:
 
 def _patch_torch(torch: Any) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("lab: the GPU is fake")
+        raise RuntimeError("oracle: the GPU is fake")
 
     cuda, accelerator = torch.cuda, torch.accelerator
     # torch's own counting over CUDA_VISIBLE_DEVICES stays, on top of a fake NVML.
@@ -247,7 +247,7 @@ class _Operator:
         return _Operator(f"{self._name}.{name}")
 
     def __call__(self, *_: object, **__: object) -> None:
-        raise RuntimeError(f"lab: {self._name} called: the GPU is fake")
+        raise RuntimeError(f"oracle: {self._name} called: the GPU is fake")
 
 
 def _patch_platform(cuda_platform: Any) -> None:
