@@ -121,12 +121,17 @@ def test_every_refusal_of_these_rules_is_foreseen(version: str) -> None:
     assert missed.keys() <= NOT_TOLD, missed
 
 
+def says(answer: str, text: str) -> bool:
+    """Whether an answer, which is recorded up to 400 characters, is `text`."""
+    return text in answer or text.startswith(answer.partition("Error: ")[2] or answer)
+
+
 @pytest.mark.parametrize("version", LIBRARY.versions)
 def test_a_refusal_is_said_in_the_words_of_vllm(version: str) -> None:
     unsaid = {}
     for case, answer, verdict in judged(version):
         texts = [f.engine_message for f in verdict.findings if f.engine_message]
-        if any(text in answer for text in SAID) and not any(text in answer for text in texts):
+        if any(text in answer for text in SAID) and not any(says(answer, t) for t in texts):
             unsaid[case.id] = (answer, texts)
     assert unsaid.keys() <= NOT_TOLD, unsaid
 
