@@ -92,7 +92,9 @@ class Engine:
             i: max(float(np.float32(logits[i] - normaliser)), -9999.0)
             for i in range(self.vocabulary)
         }
-        draft = max(logprobs, key=lambda i: logprobs[i]) if position % 2 else position % 48
+        draft = (
+            max(logprobs, key=lambda i: logprobs[i]) if position % 2 else position % self.vocabulary
+        )
         if self.speculates and position % 4:
             if logprobs[draft] > math.log(scalar_acceptance_uniform(seed, position)):
                 sums = {draft: dtype(0)}
