@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from app.rules.evaluate import validate
 
 from app.catalogue import CatalogueLibrary
 from app.proposal.shell import parse_command
+from app.rules.evaluate import validate
 from app.settings import Settings, settings_markdown
 
 ROOT = Path(__file__).parents[1]
