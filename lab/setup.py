@@ -58,7 +58,12 @@ class Setup:
         with (self.lab.home / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._make_environment()
-            wheels = {version: self._wheel(version) for version in versions}
+            has_dependencies = (self.lab.home / "env" / "ready").exists()
+            wheels = {
+                version: self._wheel(version)
+                for version in versions
+                if not (has_dependencies and (self.lab.release(version) / "ready").exists())
+            }
             self._install_dependencies(wheels)
             for version, wheel in wheels.items():
                 self._install(version, wheel)
