@@ -34,6 +34,7 @@ from app.settings import Settings
 from app.validation import answer, judge, overall
 from app.verdict.location import Location
 from app.verdict.render.github import render_github
+from app.verdict.render.jsonl import render_jsonl
 from app.verdict.render.junit import render_junit
 from app.verdict.render.sarif import render_sarif
 from app.verdict.render.text import render_text
@@ -83,7 +84,7 @@ class ReportFormat(StrEnum):
 _RENDERERS: Final[dict[Format, Callable[[Sequence[Verdict]], str]]] = {
     Format.TEXT: render_text,
     Format.JSON: lambda verdicts: json.dumps(answer(verdicts), indent=2) + "\n",
-    Format.JSONL: lambda verdicts: "".join(json.dumps(v.as_json()) + "\n" for v in verdicts),
+    Format.JSONL: render_jsonl,
     Format.SARIF: render_sarif,
     Format.JUNIT: render_junit,
     Format.GITHUB: render_github,
