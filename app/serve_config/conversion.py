@@ -47,11 +47,9 @@ def convert(converter: Converter, text: str) -> Any:
         return _wrapped(converter.of or Converter(), text)
     if name == "valueerror_to_argerror":
         return _wrapped(converter.of or Converter(), text)
-    return (
-        _CONVERTERS.get(name, str)(text)
-        if name != "dataclass_json"
-        else _dataclass(converter, text)
-    )
+    if name == "dataclass_json":
+        return _dataclass(converter, text)
+    return _CONVERTERS.get(name, str)(text)
 
 
 def human_readable_int(text: str) -> int:
@@ -128,7 +126,10 @@ def _wrapped(inner: Converter, text: str) -> Any:
 def _dataclass(converter: Converter, text: str) -> Any:
     if converter.expands_human_numbers:
         text = expand_human_numbers(text)
-    return loads(text)
+    value = loads(text)
+    if value is None:  # unlike an empty word or None, which mean unset
+        raise ConversionError("must be a JSON object, not null")
+    return value
 
 
 def _int(text: str) -> int:

@@ -98,6 +98,7 @@ def test_a_default_has_no_place_and_a_given_value_has_one() -> None:
         ("m --dtype bf16", "cli-invalid-choice", 22),
         ("m --port x", "cli-invalid-value", 21),
         ("m --max-model-len 1.5K", "cli-invalid-value", 30),
+        ("m --profiler-config null", "cli-invalid-value", 32),
         ("m --speculative-config '{method: mtp}'", "cli-invalid-value", 35),
         ('m --lora-modules \'{"name": "a"}\'', "cli-invalid-value", 29),
         ("m --max-model-len 32k", "cli-decimal-suffix", 30),
@@ -359,3 +360,8 @@ def test_a_misspelt_key_in_json_has_a_fix() -> None:
     found = only(read_members(config={"speculative_config": {"metod": "mtp"}}), "unknown-key")
     assert found.fix is not None
     assert SetFlag("speculative_config.method", "mtp") in found.fix.edits
+
+
+def test_a_warning_never_hides_an_error_behind_it() -> None:
+    words = " ".join(["--max-model 4"] * 200)
+    assert {f.rule for f in errors(read(f"vllm serve m {words} --xyz"))} == {"cli-unknown-flag"}
