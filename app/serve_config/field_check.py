@@ -131,7 +131,8 @@ def _field_problems(
         elif not all(n in _BUILDING for n in before):
             return
     nested = _nested_class(field.type)
-    if nested is not None and value is not None:
+    optional = any(t.get("t") == "none" for t in _flat(field.type))
+    if nested is not None and not (value is None and optional):
         yield from _class_problems(catalogue, nested, value, path)
         return
     try:
