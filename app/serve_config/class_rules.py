@@ -97,8 +97,13 @@ def _fix(dest: str, problem: FieldProblem, value: Any) -> Fix | None:
         new = ".".join((dest, *path[:-1], problem.suggestions[0]))
         edits = (RemoveFlag(old), SetFlag(new, value))
         return Fix(f"write {problem.suggestions[0]}", edits, safe=True)
-    if problem.suggestions and all(isinstance(step, str) for step in problem.path):
-        name = ".".join((dest, *path))
+    if not all(isinstance(step, str) for step in problem.path):
+        return None
+    name = ".".join((dest, *path))
+    if problem.nearest is not None:
+        edit = SetFlag(name, problem.nearest)
+        return Fix(f"use {problem.nearest}, the nearest value allowed", (edit,), safe=False)
+    if problem.suggestions:
         edit = SetFlag(name, problem.suggestions[0])
         return Fix(f"use {problem.suggestions[0]}", (edit,), safe=False)
     return None

@@ -197,5 +197,6 @@ _CONVERTERS: Final[dict[str, Callable[[str], Any]]] = {
     "human_readable_int_or_auto": _int_or_auto,
     "union_dict_and_str": _dict_or_str,
     "comma_list_int_or_str": _device_ids,
+    "none_to_empty": lambda text: "" if text.lower() == "none" else text,
     "lower_and_dash_to_underscore": lambda text: text.lower().replace("-", "_"),
 }

@@ -50,7 +50,7 @@ class ProblemKind(StrEnum):
 class FieldProblem:
     """One thing that pydantic would refuse; `path` leads to it from the checked value.
 
-    `engine` is the core of pydantic's own message.
+    `engine` is the core of pydantic's own message, `nearest` the closest number in range.
     """
 
     kind: ProblemKind
@@ -58,6 +58,7 @@ class FieldProblem:
     message: str
     suggestions: tuple[str, ...] = ()
     engine: str | None = None
+    nearest: float | None = None
 
 
 def check_class(catalogue: Catalogue, name: str, value: Any) -> list[FieldProblem]:
@@ -163,7 +164,17 @@ def _range_problems(
         if not holds(subject, bound):
             message = f"must be {words} {bound}, not {value!r}"
             said = None if engine is None else f"Input should be {engine} {bound}"
-            yield FieldProblem(ProblemKind.RANGE, path, message, engine=said)
+            nearest = _nearest(name, bound, value)
+            yield FieldProblem(ProblemKind.RANGE, path, message, engine=said, nearest=nearest)
+
+
+def _nearest(name: str, bound: float, value: Any) -> float | None:
+    """Give the closest number that a bound allows; none where there is no closest one."""
+    if name in {"ge", "le"}:
+        return bound
+    if name in {"gt", "lt"} and isinstance(value, int) and isinstance(bound, int):
+        return bound + 1 if name == "gt" else bound - 1
+    return None
 
 
 _BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str, str | None]]] = {

@@ -169,6 +169,35 @@ def test_a_suggestion_that_takes_a_value_where_none_is_given_is_not_safe() -> No
     assert not found.fix.safe
 
 
+UTILIZATION = SetFlag("gpu_memory_utilization", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule", "nearest"),
+    [
+        ("--max-logprobs -2", "max-logprobs-range", SetFlag("max_logprobs", -1)),
+        ("--block-size 0", "value-out-of-range", SetFlag("block_size", 1)),
+        (
+            "--gpu-memory-utilization 1.5",
+            "value-out-of-range",
+            SetFlag("gpu_memory_utilization", 1),
+        ),
+        ("--gpu-memory-utilization 0", "value-out-of-range", None),
+    ],
+)
+def test_a_value_out_of_range_is_mended_with_the_nearest_allowed_where_there_is_one(
+    options: str, rule: str, nearest: SetFlag | None
+) -> None:
+    fix = only(read(f"vllm serve m {options}"), rule).fix
+    assert (fix is None) if nearest is None else (fix is not None and fix.edits == (nearest,))
+    assert fix is None or not fix.safe
+
+
+def test_none_in_any_case_is_no_reasoning_parser_from_0_33_on() -> None:
+    text = "vllm serve m --reasoning-parser None"
+    assert config_of(read(text, "0.33.0"))["reasoning_parser"] == ""
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     resolution = read("vllm serve m --xyz --port x --dtype bf16 --max-num 3 --max-logprobs -2")
     assert rules(resolution) == {
