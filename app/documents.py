@@ -1,13 +1,12 @@
-"""Reading documents that somebody sent: sizes, encodings and JSON, with clear errors."""
+"""Reading documents that somebody sent: encodings and JSON, with clear errors."""
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
 from typing import Any, Final
 
-from app.errors import MalformedDocument, PayloadTooLarge, Problem, UnsupportedMedia
+from app.errors import MalformedDocument, Problem
 
 _DEPTH_ADVICE: Final = "the document is nested too deeply; nothing vLLM takes needs that"
 
@@ -45,29 +44,14 @@ def decode_json(text: str, *, what: str = "body") -> Any:
     raise MalformedDocument(f"the {what} is not valid JSON", (problem,))
 
 
-def decompress(data: bytes, encoding: str | None, *, limit: int) -> bytes:
-    """Undo a Content-Encoding, never producing more than `limit` bytes.
+def encode_json(value: Any) -> bytes:
+    """Write JSON on one line, in ASCII: lone surrogates that JSON can name stay valid.
 
     Raises:
-        PayloadTooLarge: the decompressed size passes the limit.
-        MalformedDocument: the bytes are not what the header says.
-        UnsupportedMedia: an encoding other than identity, gzip and deflate.
+        ValueError: a number is not finite.
     """
-    name = (encoding or "identity").strip().lower()
-    if name == "identity":
-        return data
-    if name not in {"gzip", "deflate"}:
-        raise UnsupportedMedia(f"Content-Encoding {name!r} is not read; use gzip or none")
-    stream = zlib.decompressobj(wbits=31 if name == "gzip" else 15)
-    try:
-        out = stream.decompress(data, limit + 1)
-    except zlib.error as error:
-        raise MalformedDocument(f"the body is not {name} data: {error}") from None
-    if len(out) > limit:
-        raise PayloadTooLarge(f"the body decompresses to more than {limit} bytes")
-    if not stream.eof:
-        raise MalformedDocument(f"the {name} data ends early")
-    return out
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.encode("ascii")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from app.documents import decompress
+from app.decompression import decompress
 from app.errors import PayloadTooLarge
 
 
@@ -25,7 +26,11 @@ async def read_body(request: Request, limit: int) -> bytes:
         if size > limit:
             raise _too_large(limit)
         parts.append(part)
-    return decompress(b"".join(parts), request.headers.get("content-encoding"), limit=limit)
+    body = b"".join(parts)
+    encoding = request.headers.get("content-encoding")
+    if encoding is None:
+        return body
+    return await run_in_threadpool(decompress, body, encoding, limit=limit)
 
 
 def _too_large(limit: int) -> PayloadTooLarge:
