@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from app.replay.wire.case import read_case
 from app.verdict.finding import Finding, Severity
 
 REPORT_SCHEMA = "vllm-admission.replay/1"
+
+Observer: TypeAlias = Callable[[Subject, Draws, Sequence[Result]], None]
 
 
 class ReplayVerdict(StrEnum):
@@ -89,8 +91,11 @@ def replay(case: Mapping[str, Any] | bytes | str) -> Report:
     return report_on(read_case(case))
 
 
-def report_on(evidence: Evidence) -> Report:
-    """Run every check and every draw on evidence that has been read."""
+def report_on(evidence: Evidence, observe: Observer | None = None) -> Report:
+    """Run every check and every draw on evidence that has been read.
+
+    `observe` is given each choice with its rows' draws and checks.
+    """
     findings: list[Finding] = []
     checks: dict[str, Counter[str]] = {}
     for check, finding in check_exchange(evidence):
@@ -105,6 +110,8 @@ def report_on(evidence: Evidence) -> Report:
         subject = Subject(evidence, choice, support_of(choice, ranked=ranked))
         draws = draw_rows(evidence, choice, subject.support)
         results = [*check_ids(subject), *check_distribution(subject), _draw_check(subject, draws)]
+        if observe is not None:
+            observe(subject, draws, results)
         _add_up(checks, results)
         findings += [f for result in results if (f := result.finding(choice)) is not None]
         summaries.append(_summary(subject, draws))
