@@ -42,6 +42,14 @@ class Settings(BaseSettings):
     max_replay_bytes: int = Field(
         256 * 1024 * 1024, gt=0, description="Largest body taken by /replay, in bytes."
     )
+    max_replay_line_bytes: int = Field(
+        256 * 1024 * 1024,
+        gt=0,
+        description="Longest line of a replay batch, in bytes, decompressed; bounds its memory.",
+    )
+    replay_workers: int = Field(
+        2, gt=0, description="Responses replayed at a time, by all requests together."
+    )
     max_request_bytes: int = Field(
         64 * 1024 * 1024, gt=0, description="Largest request body relayed, in bytes."
     )
@@ -50,6 +58,40 @@ class Settings(BaseSettings):
     )
     idle_timeout: float = Field(
         600.0, gt=0, description="Seconds to wait for the next bytes of the backend."
+    )
+    inject_seed: bool = Field(
+        False,
+        description="Give generations without a seed one that follows from the request id, and "
+        "tell it in `x-vllm-admission-seed`. See docs/end_to_end.md.",
+    )
+    replay_sample: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of generations that are replayed after they were relayed, 0 to 1.",
+    )
+    replay_buffer_bytes: int = Field(
+        64 * 1024 * 1024,
+        gt=0,
+        description="Most bytes kept at a time for such replays, of all responses together.",
+    )
+    replay_queue: int = Field(
+        64, gt=0, description="Most responses that wait to be replayed; more are dropped."
+    )
+    replay_wait: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds a response waits for the verdict that its request asked for.",
+    )
+    probe_max_requests: int = Field(
+        256, gt=0, description="Most requests that one POST /replay/probe may send."
+    )
+    probe_max_tokens: int = Field(
+        1024, gt=0, description="Most tokens that each request of a probe may generate."
+    )
+    probe_max_concurrency: int = Field(32, gt=0, description="Most requests of a probe at a time.")
+    probe_max_seconds: float = Field(
+        120.0, gt=0, description="Seconds after which a probe sends nothing more."
     )
     log_level: str = Field("info", description="Log level: debug, info, warning or error.")
 

@@ -10,9 +10,13 @@ from starlette.types import Receive, Scope, Send
 from app.catalogue import CatalogueLibrary
 from app.errors import InvalidEnvelope
 from app.relay.client import BodyLimits
-from app.relay.metrics import RelayMetrics
+from app.relay.inline.facts import ReplayFacts, replay_facts
+from app.relay.inline.verifier import InlineLimits, InlineVerifier
+from app.relay.inline.worker import ProcessWorker
+from app.relay.metrics import InlineMetrics, RelayMetrics
 from app.relay.relay import Relay
 from app.relay.upstream import Backend, base_url
+from app.replay.evidence import ReplayOptions
 from app.request_rules.checker import RequestChecker
 from app.request_rules.served import Served, served_by, unknown_server
 from app.serve_config.serve_config import ServeConfig
@@ -50,13 +54,33 @@ class RequestGate:
             except ValueError as error:
                 raise InvalidEnvelope(f"VLLM_ADMISSION_BACKEND_URL: {error}") from error
         self.served = _served(settings, library, config)
-        checker = RequestChecker(self.served, on_crash=_report_crash)
+        checker = RequestChecker(
+            self.served, on_crash=_report_crash, inject_seeds=settings.inject_seed
+        )
         limits = BodyLimits(settings.max_request_bytes)
+        self.facts = _facts(settings, self.served, config)
+        self._inline_metrics = InlineMetrics(registry)
         self._relay = Relay(None, checker, RelayMetrics(registry), limits)
+
+    @property
+    def backend(self) -> Backend | None:
+        """The client side, while it is open."""
+        return self._relay.backend
 
     async def start(self) -> None:
         """Open the client side, inside the running event loop."""
         if self._settings.backend_url is not None:
+            self._relay.verifier = InlineVerifier(
+                self.facts,
+                InlineLimits(
+                    sample=self._settings.replay_sample,
+                    buffer_bytes=self._settings.replay_buffer_bytes,
+                    queue=self._settings.replay_queue,
+                    wait=self._settings.replay_wait,
+                ),
+                self._inline_metrics,
+                ProcessWorker(),
+            )
             self._relay.backend = Backend(
                 self._settings.backend_url,
                 connect_timeout=self._settings.connect_timeout,
@@ -64,10 +88,13 @@ class RequestGate:
             )
 
     async def aclose(self) -> None:
-        """Close every connection to the backend."""
+        """Close every connection to the backend, and end inline replays."""
         backend, self._relay.backend = self._relay.backend, None
+        verifier, self._relay.verifier = self._relay.verifier, None
         if backend is not None:
             await backend.aclose()
+        if verifier is not None:
+            await verifier.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request."""
@@ -83,6 +110,15 @@ def _served(settings: Settings, library: CatalogueLibrary, config: ServeConfig |
     if config is not None:
         return served_by(config)
     return unknown_server(library.get(settings.vllm_version or library.newest))
+
+
+def _facts(settings: Settings, served: Served, config: ServeConfig | None) -> ReplayFacts | None:
+    """What replays go by; None where not even the version was told."""
+    if config is not None:
+        return replay_facts(config, served)
+    if settings.vllm_version is None:
+        return None
+    return ReplayFacts(settings.vllm_version, ReplayOptions())
 
 
 def _report_crash(rule: str, error: Exception) -> None:

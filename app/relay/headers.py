@@ -9,6 +9,9 @@ from collections.abc import Iterable
 RawHeaders = list[tuple[bytes, bytes]]
 
 VIA = (b"via", b"1.1 vllm-admission")
+WARNING_FIELD = b"x-vllm-admission-warning"
+SEED_FIELD = b"x-vllm-admission-seed"
+REPLAY_FIELD = b"x-vllm-admission-replay"
 
 # RFC 9110 section 7.6.1, and the fields about one hop that it does not list.
 _HOP_BY_HOP = frozenset(
@@ -25,8 +28,8 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # The backend gets its own Host; this server has already answered an Expect; the request id
-# is set anew.
-_NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"expect", b"x-request-id"}
+# is set anew; the wish for a replay is to us.
+_NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"expect", b"x-request-id", REPLAY_FIELD}
 
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -61,6 +61,17 @@ class RelayMetrics:
             registry=registry,
         )
 
+        self._seeds = Counter(
+            "vllm_admission_seed_injections",
+            "Requests without a seed: injected, or left where the body allows none.",
+            ["route", "outcome"],
+            registry=registry,
+        )
+
+    def seeded(self, route: str, *, injected: bool) -> None:
+        """Count a request that lacked a seed."""
+        self._seeds.labels(route, "injected" if injected else "left").inc()
+
     def ended(self, route: str, outcome: str) -> None:
         """Count one exchange."""
         self._requests.labels(route, outcome).inc()
@@ -83,3 +94,44 @@ class RelayMetrics:
         """Count rules that crashed."""
         for rule in rules:
             self._crashes.labels(rule).inc()
+
+
+class InlineMetrics:
+    """The instruments of inline replays; verdicts are of a fixed list too."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them; a registry takes one set only."""
+        self._replays = Counter(
+            "vllm_admission_inline_replays",
+            "Generations chosen, or asked, to be replayed: by the report's verdict, unusable, "
+            "failed, or skipped and why.",
+            ["verdict"],
+            registry=registry,
+        )
+        self._rows = Counter(
+            "vllm_admission_inline_replay_rows",
+            "Rows (generated tokens) replayed inline, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._kept = Gauge(
+            "vllm_admission_inline_replay_buffer_bytes",
+            "Bytes kept for inline replays.",
+            registry=registry,
+        )
+        self._waiting = Gauge(
+            "vllm_admission_inline_replay_waiting",
+            "Exchanges that wait to be replayed, or are being.",
+            registry=registry,
+        )
+
+    def watch(self, kept: Callable[[], int], waiting: Callable[[], int]) -> None:
+        """Take the gauges' values from these."""
+        self._kept.set_function(kept)
+        self._waiting.set_function(waiting)
+
+    def ended(self, verdict: str, rows: Mapping[str, int]) -> None:
+        """Count one outcome and its rows."""
+        self._replays.labels(verdict).inc()
+        for outcome in ("exact", "mismatch", "undecidable"):
+            self._rows.labels(outcome).inc(rows.get(outcome, 0))

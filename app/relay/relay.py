@@ -20,18 +20,23 @@ from app.errors import AdmissionError, NotReady
 from app.relay.client import BodyLimits, Client
 from app.relay.faults import ClientLeft, fault_of
 from app.relay.headers import (
+    REPLAY_FIELD,
+    SEED_FIELD,
+    WARNING_FIELD,
     RawHeaders,
     forwarded_request_headers,
     header,
     request_id_of,
     safe_request_id,
 )
+from app.relay.inline.verifier import InlineVerifier, Inspection
 from app.relay.metrics import RelayMetrics
 from app.relay.response import Responder
 from app.relay.upstream import Backend
 from app.request_rules.examination import Examination
+from app.request_rules.request import Route
+from app.request_rules.seeding import add_seed
 
-WARNING_FIELD = b"x-vllm-admission-warning"
 _log = structlog.get_logger("vllm_admission.relay")
 
 
@@ -49,10 +54,19 @@ class Relay:
     """Passes requests to one backend."""
 
     def __init__(
-        self, backend: Backend | None, examiner: Examiner, metrics: RelayMetrics, limits: BodyLimits
+        self,
+        backend: Backend | None,
+        examiner: Examiner,
+        metrics: RelayMetrics,
+        limits: BodyLimits,
+        verifier: InlineVerifier | None = None,
     ) -> None:
-        """Relay to `backend`; without one every request is answered with 503."""
+        """Relay to `backend`; without one every request is answered with 503.
+
+        Without a `verifier` nothing is replayed.
+        """
         self.backend = backend
+        self.verifier = verifier
         self.examiner = examiner
         self.metrics = metrics
         self.limits = limits
@@ -112,25 +126,51 @@ class _Exchange:
             self._relay.metrics.found(examination.findings)
             self._relay.metrics.crashed(examination.crashed)
         self._responder.extra += [(WARNING_FIELD, _octets(w)) for w in examination.warnings]
-        identity = self._identify(examination.request_id)
+        request_id, identity = self._identify(examination.request_id)
         if examination.refusal is not None:
             await self._responder.json(examination.status, examination.refusal)
             return "refused"
         headers = [*forwarded_request_headers(self._scope["headers"]), *identity]
-        return await self._while_present(self._ask(backend, headers, body, began))
+        if examination.lacks_seed and isinstance(body, bytes):
+            body, headers = self._seed(body, headers, request_id)
+        inspection = self._inspect(request_id, body if isinstance(body, bytes) else b"")
+        try:
+            asking = self._ask(backend, headers, body, began, inspection)
+            return await self._while_present(asking)
+        finally:
+            if inspection is not None:
+                inspection.close()
 
-    def _identify(self, in_body: str | None) -> RawHeaders:
+    def _seed(self, body: bytes, headers: RawHeaders, request_id: str) -> tuple[bytes, RawHeaders]:
+        """Put the seed of the request id into the body, and tell the client."""
+        seeded = add_seed(Route(self._route), body, request_id)
+        self._relay.metrics.seeded(self._route, injected=seeded is not None)
+        if seeded is None:
+            return body, headers
+        self._responder.extra.append((SEED_FIELD, str(seeded.seed).encode()))
+        kept = [field for field in headers if field[0] != b"content-length"]
+        return seeded.body, [*kept, (b"content-length", str(len(seeded.body)).encode())]
+
+    def _inspect(self, request_id: str, body: bytes) -> Inspection | None:
+        if self._relay.verifier is None:
+            return None
+        asked = header(self._scope["headers"], REPLAY_FIELD)
+        return self._relay.verifier.inspect(
+            self._examined, None if asked is None else asked.decode("latin-1"), request_id, body
+        )
+
+    def _identify(self, in_body: str | None) -> tuple[str, RawHeaders]:
         """Settle the request id as vLLM does: the field, else the body's, else a new one.
 
-        Gives the field for the backend. An id in the body that is unfit for a field still
-        reaches vLLM in the body, so no field is sent then, which would override it.
+        Gives it, and the field for the backend. An id in the body that is unfit for a field
+        still reaches vLLM in the body, so no field is sent then, which would override it.
         """
         given = safe_request_id(header(self._scope["headers"], b"x-request-id"))
         usable = given or safe_request_id(in_body)
         request_id = usable or request_id_of(self._scope.get("request_id"))
         field = (b"x-request-id", request_id.encode())
         self._responder.extra.append(field)
-        return [field] if usable or in_body is None else []
+        return request_id, [field] if usable or in_body is None else []
 
     async def _while_present(self, asking: Coroutine[Any, Any, str]) -> str:
         """Await `asking`, and cancel it when the client leaves."""
@@ -158,6 +198,7 @@ class _Exchange:
         headers: RawHeaders,
         body: bytes | AsyncIterator[bytes] | None,
         began: float,
+        inspection: Inspection | None,
     ) -> str:
         self._phase = "waiting"
         sent = time.perf_counter()
@@ -170,19 +211,41 @@ class _Exchange:
         arrived = time.perf_counter()
         self._phase = "response"
         try:
+            parts: AsyncIterator[bytes] = response.aiter_raw()
+            if inspection is not None:
+                parts = await self._held(inspection, response, parts)
+            ready = time.perf_counter()
             await self._responder.start(response)
             self._relay.metrics.answered(
                 self._route,
-                overhead=sent - began + time.perf_counter() - arrived,
+                overhead=sent - began + time.perf_counter() - ready,
                 waited=arrived - sent,
             )
-            fault = await self._responder.body_of(response)
+            fault = await self._responder.body_of(response, parts, inspection)
         finally:
             await response.aclose()
         if fault is None:
             return f"{response.status_code // 100}xx"
         _log.warning("backend broke off", path=self._scope["path"], reason=str(fault))
         return "cut"
+
+    async def _held(
+        self, inspection: Inspection, response: httpx.Response, parts: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """Keep a body back until the verdict that its request asked for is known."""
+        inspection.opened(response)
+        if inspection.holds_body:
+            try:
+                parts = await inspection.hold(parts)
+            except httpx.TransportError as error:
+                raise fault_of(error) from error
+            outcome = await inspection.verdict()
+        elif inspection.asked and inspection.outcome is not None:
+            outcome = inspection.outcome
+        else:
+            return parts
+        self._responder.extra.append((REPLAY_FIELD, _octets(str(outcome))))
+        return parts
 
 
 def _target(scope: Scope) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from starlette.types import Send
@@ -16,6 +17,16 @@ from app.relay.headers import RawHeaders, forwarded_response_headers
 ANTHROPIC_ROUTES = ("/v1/messages",)
 RETRY_AFTER_SECONDS = b"5"
 _LEAVES_BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+class Observer(Protocol):
+    """Whoever looks on while a body passes."""
+
+    def passed(self, data: bytes) -> None:
+        """See a part of the body."""
+
+    async def ending(self) -> bytes:
+        """See the end; what this gives is sent last on an event stream, as it stands."""
 
 
 class Responder:
@@ -39,8 +50,15 @@ class Responder:
         headers += [field for field in self.extra if field[0] not in present]
         await self._start(response.status_code, headers)
 
-    async def body_of(self, response: httpx.Response) -> BackendFault | None:
+    async def body_of(
+        self,
+        response: httpx.Response,
+        parts: AsyncIterator[bytes] | None = None,
+        observer: Observer | None = None,
+    ) -> BackendFault | None:
         """Pass the body on, each read at once, no faster than the client takes it.
+
+        `parts` is the body where somebody has begun to read it.
 
         Gives the fault if the backend breaks off in the middle. An event stream then ends with
         an error event. Any other body is left unfinished, which makes the server cut the
@@ -50,9 +68,11 @@ class Responder:
         missing = int(length) if length.isdigit() else -1
         events = _Events() if missing < 0 and _is_plain_event_stream(response) else None
         try:
-            async for data in response.aiter_raw():
+            async for data in parts if parts is not None else response.aiter_raw():
                 if events is not None:
                     events.passed(data)
+                if observer is not None:
+                    observer.passed(data)
                 missing -= len(data)
                 await self._body(data, last=missing == 0)
         except httpx.TransportError as error:
@@ -60,8 +80,10 @@ class Responder:
             if events is not None:
                 await self._body(events.closing(self._error(fault.vllm_json())), last=True)
             return fault
+        closing = await observer.ending() if observer is not None else b""
         if not self.complete:
-            await self._body(b"", last=True)
+            last = events.gap() + closing if events is not None and closing else b""
+            await self._body(last, last=True)
         return None
 
     async def fail(self, error: AdmissionError) -> None:
@@ -111,8 +133,11 @@ class _Events:
 
     def closing(self, error: dict[str, Any]) -> bytes:
         """End a half-sent event, then say the error as vLLM's streams do."""
-        gap = b"" if self._tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"
         data = json.dumps(error).encode()
         if error.get("type") == "error":
-            return gap + b"event: error\ndata: " + data + b"\n\n"
-        return gap + b"data: " + data + b"\n\ndata: [DONE]\n\n"
+            return self.gap() + b"event: error\ndata: " + data + b"\n\n"
+        return self.gap() + b"data: " + data + b"\n\ndata: [DONE]\n\n"
+
+    def gap(self) -> bytes:
+        """What ends the event that was being sent, if one was."""
+        return b"" if self._tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"

@@ -9,6 +9,7 @@ from app.request_rules.declarations import RULES
 from app.request_rules.examination import Examination
 from app.request_rules.request import GenerationRequest, Route, read_request
 from app.request_rules.rule import RequestRule
+from app.request_rules.seeding import lacks_seed
 from app.request_rules.served import Served
 from app.verdict.finding import Finding, Severity
 
@@ -23,9 +24,15 @@ class RequestChecker:
         served: Served,
         rules: Sequence[RequestRule] = RULES,
         on_crash: CrashHook | None = None,
+        *,
+        inject_seeds: bool = False,
     ) -> None:
-        """Check requests for `served`; `on_crash` is told of rules that crash."""
+        """Check requests for `served`; `on_crash` is told of rules that crash.
+
+        With `inject_seeds`, examinations say which requests lack a seed.
+        """
         self._served = served
+        self._inject_seeds = inject_seeds
         self._rules = [r for r in rules if r.declaration.applies_to(served.version)]
         self._on_crash = on_crash
 
@@ -46,6 +53,7 @@ class RequestChecker:
             findings=[(f.rule, f.severity.value) for f in findings],
             crashed=crashed,
             request_id=request.request_id,
+            lacks_seed=self._inject_seeds and lacks_seed(request, self._served),
         )
 
     def findings(self, request: GenerationRequest) -> tuple[list[Finding], list[str]]:

@@ -18,6 +18,7 @@ class Examination:
         findings: (rule, severity) of every finding, for the metrics.
         crashed: ids of rules that crashed.
         request_id: the id in the body, which vLLM takes where no header field gives another.
+        lacks_seed: whether a seed is to be added.
     """
 
     refusal: dict[str, Any] | None = None
@@ -26,3 +27,4 @@ class Examination:
     findings: Sequence[tuple[str, str]] = ()
     crashed: Sequence[str] = ()
     request_id: str | None = None
+    lacks_seed: bool = False

@@ -30,16 +30,16 @@ _EMPTY_500 = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class EffectiveValue:
     """The value that reaches the engine, and how to speak of it."""
 
     number: float
     words: str
 
 
-def _effective(
+def effective(
     request: GenerationRequest, name: str, default: Default, neutral: float
-) -> _Value | None:
+) -> EffectiveValue | None:
     """Resolve a parameter as its route does; None if unknown or vLLM's own to refuse.
 
     `/inference/v1/generate` knows no server-side defaults and takes no null; the
@@ -47,16 +47,18 @@ def _effective(
     """
     sent = request.sent(name)
     if sent is UNSET and request.route is Route.GENERATE:
-        return _Value(neutral, f"`{name}` is missing, which {request.route} reads as {neutral:g}")
+        return EffectiveValue(
+            neutral, f"`{name}` is missing, which {request.route} reads as {neutral:g}"
+        )
     if sent is UNSET or (sent is None and request.route is not Route.GENERATE):
         if not default.known or default.value is None:
             return None
         how = "missing" if sent is UNSET else "null"
-        return _Value(
+        return EffectiveValue(
             default.value, f"`{name}` is {how}, and this server's default is {default.value:g}"
         )
     number = request.integer(name) if name == "top_k" else request.number(name)
-    return None if number is None else _Value(number, f"`{name}` is {number:g}")
+    return None if number is None else EffectiveValue(number, f"`{name}` is {number:g}")
 
 
 def _samples(request: GenerationRequest, served: Served) -> bool:
@@ -91,7 +93,7 @@ def _samples(request: GenerationRequest, served: Served) -> bool:
 )
 def temperature(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse what is greedy after `SamplingParams.__post_init__`."""
-    value = _effective(request, "temperature", served.temperature, 1.0)
+    value = effective(request, "temperature", served.temperature, 1.0)
     if value is None or not _samples(request, served) or not value.number <= 0:
         return
     engine = served.catalogue.engine_message("temperature")
@@ -139,7 +141,7 @@ def temperature(request: GenerationRequest, served: Served) -> Iterator[Finding]
 )
 def top_k(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse top_k -1 and 0, given or by default."""
-    value = _effective(request, "top_k", served.top_k, 0)
+    value = effective(request, "top_k", served.top_k, 0)
     if value is None or not _samples(request, served) or value.number > 0:
         return
     engine = served.catalogue.engine_message("top_k")

@@ -1,0 +1,1 @@
+"""Replaying responses while they are relayed: a copy is kept, and judged in another process."""

@@ -1,0 +1,58 @@
+"""What the admitted configuration tells the replay gate about the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from app.replay.evidence import ReplayOptions
+from app.request_rules.served import Served
+from app.rules.speculation import speculation_of
+from app.serve_config.serve_config import Abstain, ServeConfig
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFacts:
+    """The version of the backend and the `options` of a replay case."""
+
+    vllm_version: str
+    options: ReplayOptions
+
+    def options_json(self) -> dict[str, Any]:
+        """Give the options as a replay case has them."""
+        return asdict(self.options)
+
+
+def replay_facts(config: ServeConfig, served: Served) -> ReplayFacts:
+    """Work out what `config` says about draws; what it leaves open has its default."""
+    speculates = _known(lambda: speculation_of(config) is not None, None)
+    return ReplayFacts(
+        vllm_version=config.catalogue.vllm_version,
+        options=ReplayOptions(
+            use_fp64_gumbel=_known(lambda: bool(config["use_fp64_gumbel"]), False),
+            watermark=_known(lambda: config["watermark_config"] is not None, False),
+            speculative=speculates,
+            rejection_sample_method=_speculative(config, "rejection_sample_method", "standard"),
+            draft_sample_method=_speculative(config, "draft_sample_method", "greedy"),
+            vocab_size=served.vocabulary,
+        ),
+    )
+
+
+def _speculative(config: ServeConfig, key: str, default: str) -> str:
+    def read() -> str:
+        speculation = speculation_of(config)
+        value = None if speculation is None else speculation.value(key)
+        return value if isinstance(value, str) else default
+
+    return _known(read, default)
+
+
+def _known(ask: Callable[[], _T], otherwise: _T) -> _T:
+    try:
+        return ask()
+    except Abstain:
+        return otherwise

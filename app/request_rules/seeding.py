@@ -1,0 +1,94 @@
+"""Seeds for requests that have none, so that their draws can be repeated.
+
+Without a seed vLLM takes one of its own and does not return it
+(`v1/worker/gpu/sample/states.py::SamplingStates.add_request`): such a response can never be
+proved. The seed here follows from the request id alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from app.request_rules.json_text import JsonObject, object_at
+from app.request_rules.masks import effective
+from app.request_rules.request import GenerationRequest, Route
+from app.request_rules.served import Served
+
+_ROUTES = frozenset({Route.GENERATE, Route.COMPLETIONS, Route.CHAT})
+_DOMAIN = b"vllm-admission seed 1\0"
+_BITS = 52
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """A body that has a seed now."""
+
+    body: bytes
+    seed: int
+
+
+def derive_seed(request_id: str) -> int:
+    """Give the seed of a request id: 0 to 2**52 - 1.
+
+    The first 52 bits of the SHA-256 of `vllm-admission seed 1`, a zero byte, and the id. So
+    seed + n - 1 stays within int64, as choice n - 1 needs it, and within the integers that a
+    JSON reader with doubles keeps exactly.
+    """
+    digest = hashlib.sha256(_DOMAIN + request_id.encode()).digest()
+    return int.from_bytes(digest[:8]) >> (64 - _BITS)
+
+
+def lacks_seed(request: GenerationRequest, served: Served) -> bool:
+    """Whether the request samples with a seed of the engine's choice.
+
+    Null and -1 are no seeds either. Greedy requests, beam search and forced tokens draw
+    nothing.
+    """
+    if request.route not in _ROUTES:
+        return False
+    if request.sent("seed") not in (UNSET, None) and request.integer("seed") != -1:
+        return False
+    if request.switch("use_beam_search") or request.has("trace_decode_token_ids"):
+        return False
+    temperature = effective(request, "temperature", served.temperature, 1.0)
+    return temperature is None or temperature.number > 0
+
+
+def add_seed(route: Route, body: bytes, request_id: str) -> Seeded | None:
+    """Put the seed of `request_id` into a body; every other byte stays.
+
+    None where that cannot be done well: several prompts in one request would share the seed,
+    and equal prompts then give equal texts; the body is not UTF-8; it has too many parts.
+    """
+    outer = object_at(body)
+    if outer is None or (route is Route.COMPLETIONS and _several_prompts(outer, body)):
+        return None
+    holder: JsonObject | None = outer
+    if route is Route.GENERATE:
+        span = outer.members.get("sampling_params")
+        holder = None if span is None else object_at(body, span[0])
+    if holder is None:
+        return None
+    seed = derive_seed(request_id)
+    return Seeded(holder.with_member(body, "seed", str(seed).encode()), seed)
+
+
+def _several_prompts(outer: JsonObject, body: bytes) -> bool:
+    for name in ("prompt", "prompt_embeds"):
+        start, end = outer.members.get(name, (0, 0))
+        head = body[start:end].lstrip(b"[ \t\n\r")[:1] if body[start : start + 1] == b"[" else b""
+        nested = body[start:end].count(b"[") > 1
+        if (head == b'"' or nested) and _length(body[start:end]) != 1:
+            return True
+    return False
+
+
+def _length(array: bytes) -> int:
+    try:
+        return len(msgspec.json.decode(array, type=list[msgspec.Raw]))
+    except msgspec.MsgspecError:
+        return 0
