@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.replay.statistics.declarations import LIKELIHOOD, PIT, RANKS, TRAINER
 from app.rules.declaration import Declaration, Gate
 from app.verdict.finding import Severity
 
@@ -236,6 +237,10 @@ DECLARATIONS = (
     MIN_P,
     TOP_P,
     DRAW,
+    PIT,
+    LIKELIHOOD,
+    RANKS,
+    TRAINER,
     USAGE,
     UNFINISHED,
     CUMULATIVE,

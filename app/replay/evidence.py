@@ -7,7 +7,7 @@ that": vLLM sends -9999.0 for -inf and for anything smaller. null, or a missing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from app.catalogue.semantics import EngineSemantics
+from app.replay.options import Analysis
 from app.replay.ragged import Ragged
 from app.replay.wire.sampling_params import SamplingRequest
 
@@ -104,6 +105,7 @@ class Evidence:
         speculated: whether the server speculated, as far as known.
         repeating: choices whose chunks look cumulative.
         usage: token counts the response claims, `(prompt, completion)`.
+        analysis: what to do besides checks and draws.
     """
 
     id: Any
@@ -116,3 +118,4 @@ class Evidence:
     speculated: bool | None
     repeating: tuple[int, ...]
     usage: tuple[int | None, int | None]
+    analysis: Analysis = field(default_factory=Analysis)

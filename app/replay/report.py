@@ -15,8 +15,12 @@ from app.replay.checks import Result, Subject, check_distribution, check_exchang
 from app.replay.contest import Stream, contest, winner
 from app.replay.diagnosis import explain
 from app.replay.evidence import Evidence
+from app.replay.resample import report_text as resample_text
+from app.replay.resample import resample_choices
 from app.replay.rows import Draws, Outcome, Reason, draw_rows, stream_of
+from app.replay.statistics.battery import Statistics, examine
 from app.replay.support import support_of
+from app.replay.trainer import Comparison, compare
 from app.replay.wire.case import read_case
 from app.verdict.finding import Finding, Severity
 
@@ -49,6 +53,9 @@ class Report:
         choices: a summary of each.
         checks: rows (or exchanges) passed, failed and not checked, by check id.
         findings: what failed, with the first rows as evidence.
+        statistics: whether tokens look drawn from their rows, where that is not proven.
+        resample: fresh draws, where they were asked for.
+        trainer: a trainer's logprobs compared with the sampler's, where they were given.
     """
 
     id: Any
@@ -58,6 +65,9 @@ class Report:
     choices: tuple[Mapping[str, Any], ...]
     checks: Mapping[str, Mapping[str, int]]
     findings: tuple[Finding, ...]
+    statistics: Statistics
+    resample: Mapping[str, Any] | None = None
+    trainer: Comparison | None = None
 
     @property
     def consistent(self) -> bool:
@@ -75,7 +85,12 @@ class Report:
             "choices": [dict(choice) for choice in self.choices],
             "checks": {name: dict(counts) for name, counts in self.checks.items()},
             "findings": [finding.as_json() for finding in self.findings],
+            "statistics": self.statistics.as_json(),
         }
+        if self.resample is not None:
+            body["resample"] = dict(self.resample)
+        if self.trainer is not None:
+            body["trainer"] = self.trainer.body
         if self.id is None:
             del body["id"]
         return body
@@ -105,6 +120,8 @@ def report_on(evidence: Evidence, observe: Observer | None = None) -> Report:
     summaries: list[Mapping[str, Any]] = []
     totals: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    subjects: list[Subject] = []
+    drawn: list[Draws] = []
     for choice in evidence.choices:
         ranked = not evidence.sampling.logprob_token_ids
         subject = Subject(evidence, choice, support_of(choice, ranked=ranked))
@@ -118,6 +135,14 @@ def report_on(evidence: Evidence, observe: Observer | None = None) -> Report:
         for outcome_ in Outcome:
             totals[outcome_.name.lower()] += draws.count(outcome_)
         reasons.update(draws.reason_counts())
+        subjects.append(subject)
+        drawn.append(draws)
+    statistics = examine(evidence, subjects, drawn)
+    checks.update({name: Counter(counts) for name, counts in statistics.counts().items()})
+    findings += statistics.findings()
+    analysis = evidence.analysis
+    trainer = compare(subjects, analysis) if analysis.trainer else None
+    findings += trainer.findings() if trainer is not None else []
     rows = {
         "total": totals.total(),
         **{outcome_.name.lower(): totals[outcome_.name.lower()] for outcome_ in Outcome},
@@ -131,6 +156,9 @@ def report_on(evidence: Evidence, observe: Observer | None = None) -> Report:
         choices=tuple(summaries),
         checks=checks,
         findings=tuple(sorted(findings, key=lambda f: list(Severity).index(f.severity))),
+        statistics=statistics,
+        resample=resample_choices(subjects, analysis.resample) if analysis.resample else None,
+        trainer=trainer,
     )
 
 
@@ -154,9 +182,26 @@ def render_text(report: Report) -> str:
         lines.append(f"  {finding.message}")
         for row in finding.evidence.get("rows", ()):
             lines.append("    " + ", ".join(f"{name} {value}" for name, value in row.items()))
+    lines += _analyses(report)
     passed = sum(1 for check in report.checks.values() if not check["failed"])
     lines.append(f"{passed} of {len(report.checks)} checks passed")
     return "\n".join(lines) + "\n"
+
+
+def _analyses(report: Report) -> list[str]:
+    """Render statistics, fresh draws and the trainer's side."""
+    statistics = report.statistics
+    lines = []
+    if statistics.tests:
+        lines.append(f"statistics: {statistics.conclusion}")
+        left = ", ".join(f"{count} {why}" for why, count in statistics.left_out.items())
+        lines.append(f"  {statistics.rows} rows tested" + (f"; left out: {left}" if left else ""))
+        lines += [f"  {test.as_text()}" for test in statistics.tests]
+    if report.resample is not None:
+        lines += [f"resampled: {line}" for line in resample_text(report.resample)]
+    if report.trainer is not None:
+        lines.append(f"trainer: {report.trainer.diagnosis.value}: {report.trainer.text}")
+    return lines
 
 
 def _verdict(

@@ -63,6 +63,7 @@ def test_report_has_the_documented_members() -> None:
         "choices",
         "checks",
         "findings",
+        "statistics",
     }
     assert body["choices"][0]["singleton_rows"] == 1
     assert body["checks"]["replay-draw"] == {"passed": 12, "failed": 0, "not_checked": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from app.catalogue.semantics import EngineSemantics, semantics_of
 from app.errors import InvalidEnvelope, Problem, UnknownVersion
 from app.replay.evidence import Evidence, ReplayOptions
+from app.replay.wire.analysis import AnalysisBody, read_analysis
 from app.replay.wire.columns import choice_of
 from app.replay.wire.decoding import convert, decode
 from app.replay.wire.generate import RequestBody, ResponseBody
@@ -21,8 +23,8 @@ FIRST_VERSION = Version("0.28")
 _GENERATE = "/inference/v1/generate"
 
 
-class OptionsBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """`options` of a case; see `app.replay.evidence.ReplayOptions`."""
+class OptionsBody(AnalysisBody, gc=False, forbid_unknown_fields=True):
+    """`options` of a case; see `ReplayOptions` and, for those inherited, `Analysis`."""
 
     use_fp64_gumbel: bool = False
     watermark: bool = False
@@ -74,7 +76,11 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     usage = joined.response.usage
     claimed = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
     metrics = joined.response.metrics
-    options = ReplayOptions(**msgspec.structs.asdict(body.options or OptionsBody()))
+    asked = body.options or OptionsBody()
+    options = ReplayOptions(**{f.name: getattr(asked, f.name) for f in fields(ReplayOptions)})
+    choices = tuple(
+        choice_of(choice, place) for place, choice in enumerate(joined.response.choices or ())
+    )
     speculated = options.speculative
     if not semantics.speculative_replay:
         speculated = False
@@ -86,13 +92,12 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         semantics=semantics,
         sampling=sampling,
         prompt_length=_prompt_length(request, claimed[0]),
-        choices=tuple(
-            choice_of(choice, place) for place, choice in enumerate(joined.response.choices or ())
-        ),
+        choices=choices,
         options=options,
         speculated=speculated,
         repeating=joined.repeats,
         usage=claimed,
+        analysis=read_analysis(asked, choices),
     )
 
 
