@@ -8,10 +8,9 @@ import pytest
 
 from lab.environment import Lab
 from lab.server import Server
-from lab.tests.rollouts import LOGPROBS, Tally
+from lab.tests.rollouts import LOGPROBS, NGRAM, Tally
 
 VERSION = "0.32.0"
-NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
 MORE_LOGPROBS = ("--max-logprobs", str(LOGPROBS))
 
 _TALLY = pytest.StashKey[Tally]()

@@ -22,8 +22,31 @@ GENERATE = "/inference/v1/generate"
 CONCURRENCY = 32
 # More than any top_k asked for, so that a mask's logprobs are all there.
 LOGPROBS = 128
+# Drafts of what the sequence already holds.
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
 # Every seed that vLLM takes is a signed 64-bit number; -1 would mean "none".
 SEEDS = (0, 1, -2, 2**31, 2**32 + 1, 2**62 + 12345, 2**63 - 1, -(2**63), -(2**40))
+# What shapes a row besides the filters, by name.
+FEATURES: dict[str, dict[str, Any]] = {
+    "penalties": {
+        "presence_penalty": 0.7,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.3,
+    },
+    "logit bias": {"logit_bias": {"5": 3.0, "17": -4.0, "99": 2.5}},
+    "structured output": {"structured_outputs": {"regex": "[a-z]{8,30}"}},
+    "allowed ids and bad words": {"allowed_token_ids": list(range(10, 200)), "bad_words": ["a"]},
+    # Up to 0.28 only the choices that end last come back, unless the final output is asked for.
+    "three choices": {"n": 3, "seed": 11, "output_kind": 2},
+    "stream": {"stream": True},
+}
+# Three ids to choose from, so that what is drafted is often what is drawn.
+OFTEN_DRAFTED: dict[str, Any] = {
+    "allowed_token_ids": [5, 17, 99],
+    "temperature": 2.0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from lab.server import Server
-from lab.tests.rollouts import Tally, collect, generation_requests, replayed
+from lab.tests.rollouts import (
+    FEATURES,
+    OFTEN_DRAFTED,
+    Tally,
+    collect,
+    generation_requests,
+    replayed,
+)
 
 GENERATIONS = 64
 TOKENS = 20
 MOST_UNDECIDABLE = 0.005
-FEATURES: dict[str, dict[str, Any]] = {
-    "penalties": {
-        "presence_penalty": 0.7,
-        "frequency_penalty": 0.5,
-        "repetition_penalty": 1.3,
-    },
-    "logit bias": {"logit_bias": {"5": 3.0, "17": -4.0, "99": 2.5}},
-    "structured output": {"structured_outputs": {"regex": "[a-z]{8,30}"}},
-    "allowed ids and bad words": {"allowed_token_ids": list(range(10, 200)), "bad_words": ["a"]},
-    "three choices": {"n": 3, "seed": 11},
-    "stream": {"stream": True},
-}
 
 
 def test_every_decidable_row_of_plain_generations_is_exact(vllm: Server, tally: Tally) -> None:
@@ -55,14 +48,7 @@ def test_every_decidable_row_that_a_feature_shaped_is_exact(
 def test_every_decidable_row_under_speculative_decoding_is_explained(
     speculating_vllm: Server, tally: Tally
 ) -> None:
-    # Three ids to choose from, so that what is drafted is often what is drawn.
-    few: dict[str, Any] = {
-        "allowed_token_ids": [5, 17, 99],
-        "temperature": 2.0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-    }
-    requests = generation_requests(12, variation=3, tokens=40, **few)
+    requests = generation_requests(12, variation=3, tokens=40, **OFTEN_DRAFTED)
 
     reports = replayed(speculating_vllm, collect(speculating_vllm, requests), speculative=True)
 
