@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from app.errors import AdmissionError, InvalidEnvelope, Problem
+from app.relay.response import RETRY_AFTER_SECONDS
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
@@ -60,7 +61,13 @@ def install(app: FastAPI) -> None:
 
 def _respond(request: Request, error: AdmissionError) -> Response:
     request_id = request.scope.get("request_id")
-    return JSONResponse(error.problem_json(request_id), error.status, media_type=PROBLEM_MEDIA_TYPE)
+    waits = error.status == HTTPStatus.SERVICE_UNAVAILABLE
+    return JSONResponse(
+        error.problem_json(request_id),
+        error.status,
+        headers={"retry-after": RETRY_AFTER_SECONDS.decode()} if waits else None,
+        media_type=PROBLEM_MEDIA_TYPE,
+    )
 
 
 async def _admission_error(request: Request, error: Exception) -> Response:

@@ -59,6 +59,7 @@ class RequestGate:
         )
         limits = BodyLimits(settings.max_request_bytes)
         self.facts = _facts(settings, self.served, config)
+        self.probing = False
         self._inline_metrics = InlineMetrics(registry)
         self._relay = Relay(None, checker, RelayMetrics(registry), limits)
 
