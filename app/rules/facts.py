@@ -134,9 +134,7 @@ def is_mixture_of_experts(config: ServeConfig) -> bool:
         count = text.get(key) if isinstance(text, Mapping) else hf_value(config, key)
         if count is not None:
             return bool(count)
-    if hf_value(config, "block_configs") or any(
-        re.search(r"moe|mixtral", n, re.IGNORECASE) for n in names
-    ):
+    if hf_value(config, "block_configs") or any(_EXPERTS_IN_NAME.search(n) for n in names):
         raise Abstain(f"the number of experts in {MODEL_CONFIG}")
     return False
 

@@ -213,6 +213,7 @@ def _open_question(entry: Rule, question: UnresolvedValue) -> Finding:
     return entry.finding(
         f"whether this rule refuses depends on {question.needs}: {entry.declaration.title}",
         severity=Severity.WARNING,
+        location=question.location,
         undecided=True,
     )
 

@@ -78,8 +78,7 @@ class Speculation:
         """
         value = self.keys.get(key)
         if isinstance(value, Unresolved):
-            names = ", ".join(f"${name}" for name in value.variables)
-            raise UnresolvedValue(f"the value of {names or value.text}")
+            raise UnresolvedValue(value.needs, self.place)
         return value
 
     def _text(self, key: str) -> str | None:

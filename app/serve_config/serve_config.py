@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -27,8 +27,12 @@ class UnresolvedValue(Abstain):
     """The proposal leaves the value open, as in `--logprobs-mode $MODE`.
 
     Unlike a fact that nobody gave, this is a question which the proposal itself raises: where
-    it would decide, the verdict is undetermined.
+    it would decide, the verdict is undetermined. `location` is where it was written.
     """
+
+    def __init__(self, needs: str, location: Location | None = None) -> None:
+        super().__init__(needs)
+        self.location = location
 
 
 class Origin(StrEnum):
@@ -52,12 +56,14 @@ class Unresolved:
     variables: tuple[str, ...]
     text: str
 
+    def __str__(self) -> str:
+        """The text as it was written."""
+        return self.text
+
     @property
     def needs(self) -> str:
         """What would decide, in the words of the `not_checked` list."""
-        if not self.variables:
-            return self.text
-        return f"the value of {', '.join('$' + name for name in self.variables)}"
+        return value_of(self.variables) if self.variables else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ class ServeConfig:
             if key:
                 value = value.get(key) if isinstance(value, Mapping) else None
             if isinstance(value, Unresolved):
-                raise _open_value(value, given=self.given(dest))
+                raise self._open_value(value, dest)
         return value
 
     def setting(self, dest: str) -> Setting | None:
@@ -131,13 +137,16 @@ class ServeConfig:
         """
         variable = self.environment.get(name)
         if variable is not None and variable.unresolved:
-            raise UnresolvedValue(f"the value of {', '.join('$' + v for v in variable.unresolved)}")
+            raise UnresolvedValue(value_of(variable.unresolved), variable.location)
         return variable
 
+    def _open_value(self, value: Unresolved, dest: str) -> Abstain:
+        # An option that only might be among words that cannot be seen is no question of its own.
+        if value.variables and self.given(dest):
+            return UnresolvedValue(value.needs, self.place(dest))
+        return Abstain(value.needs)
 
-def _open_value(value: Unresolved, *, given: bool) -> Abstain:
-    if not value.variables:
-        return Abstain(value.text)
-    needs = f"the value of {', '.join('$' + name for name in value.variables)}"
-    # An option that only might be among words that cannot be seen is no question of its own.
-    return UnresolvedValue(needs) if given else Abstain(needs)
+
+def value_of(variables: Iterable[str]) -> str:
+    """Name shell variables as something to be known."""
+    return f"the value of {', '.join('$' + name for name in variables)}"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from app.verdict.finding import Finding, Severity
+from app.verdict.jsonable import jsonable
 
 VERDICT_SCHEMA = "vllm-admission.verdict/1"
 
@@ -70,7 +71,7 @@ class Verdict:
         return self.outcome is Outcome.ACCEPTED
 
     def as_json(self) -> dict[str, Any]:
-        """Render as the object that `POST /validate` and `--format json` give."""
+        """Render as the object that `POST /validate` and `--format json` give; strict JSON."""
         body: dict[str, Any] = {
             "schema": VERDICT_SCHEMA,
             "id": self.id,
@@ -84,4 +85,5 @@ class Verdict:
         }
         if self.id is None:
             del body["id"]
-        return body
+        plain: dict[str, Any] = jsonable(body)
+        return plain

@@ -123,7 +123,13 @@ def test_an_unsafe_correction_warns_and_arguments_are_shown_as_they_are() -> Non
     corrected = {"args": ["m"], "env": {"A": "1"}, "fixes": ["drop it"], "safe": False}
     report = render_text([Verdict.of("0.32.0", [FINDING], corrected=corrected)])
     assert "corrected (gives something up; read the fixes):" in report
-    assert "  env: {'A': '1'}\n  args: ['m']\n" in report
+    assert '  env: {"A": "1"}\n  args: ["m"]\n' in report
+
+
+def test_a_corrected_object_can_be_copied_as_json() -> None:
+    corrected = {"config": {"model": "m", "x": True, "y": None}, "fixes": [], "safe": True}
+    report = render_text([Verdict.of("0.32.0", [FINDING], corrected=corrected)])
+    assert '  config: {"model": "m", "x": true, "y": null}\n' in report
 
 
 def test_colour_is_only_added_where_asked_for() -> None:

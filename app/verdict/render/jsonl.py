@@ -10,4 +10,4 @@ from app.verdict.verdict import Verdict
 
 def render_jsonl(verdicts: Sequence[Verdict]) -> str:
     """Render one JSON object a line; ASCII, so that no reader splits a line elsewhere."""
-    return "".join(json.dumps(verdict.as_json(), default=str) + "\n" for verdict in verdicts)
+    return "".join(json.dumps(verdict.as_json()) + "\n" for verdict in verdicts)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from app.rules.declaration import Declaration
 from app.verdict.finding import Finding, Severity
+from app.verdict.jsonable import jsonable
 from app.verdict.location import Location
 from app.verdict.render.plain import where
 from app.verdict.verdict import Verdict
@@ -52,7 +53,8 @@ def render_sarif(
     artifacts = _artifacts(verdicts)
     if artifacts:
         run["artifacts"] = artifacts
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+    log = jsonable({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+    return json.dumps(log, indent=2) + "\n"
 
 
 def _rule(declaration: Declaration) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from app.verdict.finding import Finding, Severity
+from app.verdict.jsonable import jsonable
 from app.verdict.location import Location
 from app.verdict.render.plain import printable, sentence, source_line, where
 from app.verdict.verdict import Outcome, Verdict
@@ -128,7 +130,7 @@ def _corrected(verdict: Verdict) -> Iterator[str]:
     yield ""
     for key in ("env", "args", "config"):
         if corrected.get(key):
-            yield f"  {key}: {printable(repr(corrected[key]))}"
+            yield f"  {key}: {printable(json.dumps(jsonable(corrected[key])))}"
 
 
 def _count(verdict: Verdict) -> str:
