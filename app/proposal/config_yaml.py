@@ -6,7 +6,8 @@ keys wins), `utils/argparse_utils.py::FlexibleArgumentParser.load_config_file`; 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import sys
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ from app.verdict.location import Location
 MAX_TEXT: Final = 1 << 20
 MAX_DEPTH: Final = 64
 MAX_NODES: Final = 100_000
+# Sexagesimal integers (`1:30:00`) take quadratic time. In every base a text of the first length has
+# more digits than Python writes, unless it pads them; one of the second length never has.
+_MAX_INTEGER_TEXT: Final = 16_384
+_CERTAINLY_SHORT: Final = 1_024
 
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -109,6 +114,7 @@ def read_config(text: str, source: str) -> ConfigDocument:
         try:
             root = loader.get_single_node()
             _check_size(root, index)
+            _check_integers(loader, root, index)
             repeated = _repeated_keys(root, index)
             kind, entries = _entries(loader, root, index)
         finally:
@@ -161,6 +167,34 @@ def _check_size(root: Node | None, index: LineIndex) -> None:
         size(root)
 
 
+def _check_integers(loader: Any, root: Node | None, index: LineIndex) -> None:
+    """Refuse integers that Python cannot write, as vLLM has to, before they take long to read."""
+    for node in _nodes(root):
+        if not isinstance(node, ScalarNode) or node.tag != "tag:yaml.org,2002:int":
+            continue
+        too_long = len(node.value) > _MAX_INTEGER_TEXT
+        try:
+            if not too_long and len(node.value) > _CERTAINLY_SHORT:
+                str(loader.construct_object(node))
+        except ValueError:
+            too_long = True
+        if too_long:
+            detail = f"an integer of more than {sys.int_info.default_max_str_digits} digits"
+            raise _broken(index.source, detail, node.start_mark)
+
+
+def _nodes(root: Node | None) -> Iterator[Node]:
+    """Give every node once, however often aliases repeat it."""
+    stack = [] if root is None else [root]
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            stack.extend(_children(node))
+            yield node
+
+
 def _children(node: Node) -> list[Node]:
     if isinstance(node, MappingNode):
         return [child for pair in node.value for child in pair]
@@ -170,15 +204,8 @@ def _children(node: Node) -> list[Node]:
 def _repeated_keys(root: Node | None, index: LineIndex) -> tuple[Location, ...]:
     """Find keys given twice in one nested mapping; those of the top level are in the entries."""
     found: list[Location] = []
-    stack = [] if root is None else _children(root)
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        stack.extend(_children(node))
-        if isinstance(node, MappingNode):
+    for node in _nodes(root):
+        if isinstance(node, MappingNode) and node is not root:
             keys: set[tuple[str, str]] = set()
             for key, _ in node.value:
                 if isinstance(key, ScalarNode):

@@ -14,7 +14,7 @@ from app.proposal.positions import LineIndex
 from app.proposal.proposal import Entrypoint, Form, Proposal, Variable, Word
 from app.proposal.quoting import quote
 from app.proposal.shell import parse_command
-from app.serve_config.conversion import expand_human_numbers
+from app.serve_config.conversion import ConversionError, expand_human_numbers
 from app.serve_config.resolve import Resolution, resolve
 from app.serve_config.serve_config import Origin
 from app.serve_config.tokens import Occurrence
@@ -189,7 +189,7 @@ def _json_of(occurrence: Occurrence) -> Any:
     """Give the JSON as written, variables in it untouched."""
     try:
         return json.loads(expand_human_numbers(occurrence.values[0].text))
-    except (ValueError, IndexError, RecursionError):
+    except (ConversionError, ValueError, IndexError, RecursionError):
         return {}
 
 

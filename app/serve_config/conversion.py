@@ -73,7 +73,12 @@ def human_readable_int(text: str) -> int:
                 f"Decimals are not allowed with binary suffixes like {suffix}. "
                 f"Did you mean to use {advice} instead?",
             )
-        return int(number) * _BINARY[suffix]
+        try:
+            whole = int(number) * _BINARY[suffix]
+            str(whole)  # Python neither reads nor writes more than some thousand digits
+        except ValueError:
+            raise ConversionError("the number is too large") from None
+        return whole
     try:
         return int(value)
     except ValueError:

@@ -108,6 +108,26 @@ def test_documents_that_blow_up_are_refused_quickly(text: str) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize(
+    "number",
+    ["9" * 4301, "0x" + "f" * 5000, "[{x: 0b" + "1" * 20_000 + "}]", "1" + ":59" * 300_000],
+    ids=["decimal", "hexadecimal", "nested-binary", "sexagesimal"],
+)
+def test_an_integer_that_python_cannot_write_is_refused_at_its_place(number: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(MalformedDocument) as refused:
+        read_config(f"model: m\nseed: {number}\n", "c.yaml")
+    assert time.monotonic() - began < 5
+    (problem,) = refused.value.problems
+    assert "more than 4300 digits" in problem.detail
+    assert (problem.line, problem.column) == (2, 7 + number.find("0b") if "0b" in number else 7)
+
+
+def test_long_integers_that_python_writes_are_read() -> None:
+    text = f"a: {'9' * 4300}\nb: 0x{'f' * 3000}\nc: 1{'_' * 2000}0\n"
+    assert values(text) == {"a": 10**4300 - 1, "b": 16**3000 - 1, "c": 10}
+
+
 def test_the_size_is_bounded() -> None:
     with pytest.raises(PayloadTooLarge):
         read_config("a" * (MAX_TEXT + 1), "c.yaml")
