@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from app.api import schemas
 from app.api.body import read_body
 from app.api.problems import problem_responses
 from app.api.state import gates_of
-from app.documents import decode_json, decode_text
+from app.documents import decode_json, decode_text, encode_json
 from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
 from app.proposal.config_yaml import parse_config_yaml
 from app.proposal.envelope import Envelope, read_envelope
@@ -30,6 +30,8 @@ _SARIF: Final = "application/sarif+json"
 _YAML_TYPES: Final = {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"}
 # curl's default when given --data; its body is then whatever the user has at hand.
 _UNTYPED: Final = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
+
+_PARAMETERS: Final = ("vllm_version", "on_reject")
 
 _REQUEST_BODY: Final = {
     "required": True,
@@ -72,6 +74,7 @@ async def validate_proposal(
 ) -> Response:
     """Judge a proposal given as a JSON envelope, a shell command or a vLLM `--config` file."""
     gates = gates_of(request)
+    _check_parameters(request)
     body = await read_body(request, gates.settings.max_body_bytes)
     envelope = _read(decode_text(body), _media_type(request.headers.get("content-type", "")))
     if vllm_version:
@@ -86,6 +89,15 @@ async def validate_proposal(
     gates.metrics.judged(verdicts)
     accepted = all(verdict.accepted for verdict in verdicts)
     return _render(verdicts, request.headers, 200 if accepted else on_reject)
+
+
+def _check_parameters(request: Request) -> None:
+    """Refuse parameters that there are not: a misspelt version would judge for another one."""
+    unknown = sorted(set(request.query_params) - set(_PARAMETERS))
+    if unknown:
+        known = f"this endpoint takes {' and '.join(_PARAMETERS)}"
+        problems = tuple(Problem("unknown-parameter", known, pointer=f"/{n}") for n in unknown)
+        raise InvalidEnvelope(f"unknown query parameter {', '.join(unknown)}", problems)
 
 
 def _media_type(header: str) -> str:
@@ -113,5 +125,4 @@ def _render(verdicts: Sequence[Verdict], headers: Mapping[str, str], status: int
         return Response(render_sarif(verdicts), status, media_type=_SARIF)
     if "text/plain" in wanted and "json" not in wanted:
         return PlainTextResponse(render_text(verdicts), status)
-    body: dict[str, Any] = answer(verdicts)
-    return JSONResponse(body, status)
+    return Response(encode_json(answer(verdicts)), status, media_type="application/json")

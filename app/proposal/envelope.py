@@ -97,8 +97,11 @@ class _Reader:
             return None
         words = []
         for i, text in enumerate(value):
-            if not isinstance(text, str) or "\0" in text:
-                self._wrong(f"/args/{i}", f'a string without NUL, such as "{text}"')
+            if not isinstance(text, str):
+                self._wrong(f"/args/{i}", f"a string{_quoted(text)}")
+                continue
+            if "\0" in text:
+                self._wrong(f"/args/{i}", "without NUL, which no command line can hold")
                 continue
             words.append(Word(text, Location(argv_index=i, pointer=f"/args/{i}", text=text[:120])))
         return Proposal(form=Form.ARGS, words=tuple(words))
@@ -109,10 +112,14 @@ class _Reader:
             pointer = f"/env/{escape_pointer(name)}"
             if text is None:
                 continue
+            if not name or "=" in name or "\0" in name:
+                self._wrong(pointer, "named as a variable can be: not empty, without = and NUL")
+                continue
             if isinstance(text, bool) or not isinstance(text, str | int):
-                self._wrong(
-                    pointer, f'a string, such as "{int(text)}"' if text in (0, 1) else "a string"
-                )
+                self._wrong(pointer, f"a string{_quoted(text)}")
+                continue
+            if "\0" in str(text):
+                self._wrong(pointer, "without NUL, which no variable can hold")
                 continue
             location = Location(pointer=pointer, variable=name)
             variables[name] = Variable(name, str(text), location)
@@ -175,6 +182,13 @@ class _Reader:
 
     def _wrong(self, pointer: str, wanted: str) -> None:
         self._problems.append(Problem("wrong-type", f"must be {wanted}", pointer=pointer))
+
+
+def _quoted(value: object) -> str:
+    """Show how a scalar would be written as a string; nothing for what is none."""
+    if isinstance(value, bool):
+        return f', such as "{int(value)}"'
+    return f', such as "{value}"' if isinstance(value, int | float) else ""
 
 
 def escape_pointer(key: object) -> str:

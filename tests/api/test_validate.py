@@ -223,3 +223,32 @@ async def test_a_wrong_parameter_is_a_problem_too(client: httpx.AsyncClient) -> 
     response = await client.post("/validate?on_reject=many", content=GOOD)
     assert response.status_code == 400
     assert response.json()["errors"][0]["pointer"] == "/on_reject"
+
+
+@pytest.mark.asyncio
+async def test_a_misspelt_parameter_is_not_ignored(client: httpx.AsyncClient) -> None:
+    response = await client.post("/validate?vllm_versions=0.28.0", content=GOOD)
+    assert response.status_code == 400
+    (problem,) = response.json()["errors"]
+    assert problem["pointer"] == "/vllm_versions"
+    assert "vllm_version and on_reject" in problem["detail"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("request_", "value"),
+    [
+        ({"content": "vllm serve m --seed 1 --gpu-memory-utilization nan"}, "NaN"),
+        ({"content": "vllm serve m --additional-config.a 1e999"}, {"a": "Infinity"}),
+        ({"content": "model: m\nadditional-config: {a: -.inf}\n"}, {"a": "-Infinity"}),
+        ({"content": 'vllm serve m --additional-config "{\\"a\\": \\"$A\\"}"'}, {"a": "$A"}),
+        ({"content": b'{"args": ["m", "--served-model-name", "\\ud800"]}'}, ["\ud800"]),
+    ],
+    ids=["flag", "dotted", "yaml", "variable", "surrogate"],
+)
+async def test_values_that_json_cannot_hold_are_answered_too(
+    client: httpx.AsyncClient, request_: dict[str, Any], value: Any
+) -> None:
+    body = await verdict_of(client, **request_)
+    given = [setting["value"] for setting in body["settings"]["given"].values()]
+    assert value in given
