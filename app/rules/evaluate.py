@@ -16,7 +16,7 @@ from app.rules.runner_features import Moment
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
 from app.verdict.finding import Finding, Severity
-from app.verdict.fix import Fix
+from app.verdict.fix import Fix, ReplaceArgument
 from app.verdict.verdict import Verdict
 
 # Each round mends everything known; what a round uncovers (a value behind a syntax error, a
@@ -68,21 +68,45 @@ def _corrected(
 ) -> dict[str, Any] | None:
     """Apply fixes until accepted: the safe ones first, others only when those run out."""
     applied: list[Fix] = []
+    mended = proposal
     for _ in range(_ROUNDS):
         fixes = _next_fixes(verdict.findings, applied)
         if not fixes:
             return None
         applied.extend(fixes)
-        edits = [edit for fix in fixes for edit in fix.edits]
-        proposal = apply_edits(proposal, edits, catalogue)
-        verdict = judge_only(proposal, catalogue, registry=registry)
+        mended = _with_fixes(mended, fixes, catalogue)
+        verdict = judge_only(mended, catalogue, registry=registry)
         if verdict.accepted:
+            mended, needed = _fewest(proposal, mended, applied, catalogue, registry)
             return {
-                **render(proposal),
-                "fixes": [fix.description for fix in applied],
-                "safe": all(fix.safe for fix in applied),
+                **render(mended),
+                "fixes": [fix.description for fix in needed],
+                "safe": all(fix.safe for fix in needed),
             }
     return None
+
+
+def _fewest(
+    proposal: Proposal,
+    mended: Proposal,
+    applied: Sequence[Fix],
+    catalogue: Catalogue,
+    registry: Registry,
+) -> tuple[Proposal, Sequence[Fix]]:
+    """Leave out fixes that others make superfluous: those that give something up, last ones first."""
+    if any(isinstance(edit, ReplaceArgument) for fix in applied for edit in fix.edits):
+        return mended, applied  # its index holds only after the fixes before it
+    needed = list(applied)
+    for fix in sorted(reversed(applied), key=lambda fix: fix.safe):
+        fewer = [other for other in needed if other is not fix]
+        candidate = _with_fixes(proposal, fewer, catalogue)
+        if judge_only(candidate, catalogue, registry=registry).accepted:
+            mended, needed = candidate, fewer
+    return mended, needed
+
+
+def _with_fixes(proposal: Proposal, fixes: Iterable[Fix], catalogue: Catalogue) -> Proposal:
+    return apply_edits(proposal, [edit for fix in fixes for edit in fix.edits], catalogue)
 
 
 def _next_fixes(findings: Iterable[Finding], applied: Sequence[Fix]) -> tuple[Fix, ...]:

@@ -77,8 +77,7 @@ def test_what_gives_something_up_is_only_done_where_nothing_else_helps_and_said(
 
 
 def test_no_correction_is_offered_where_none_is_accepted() -> None:
-    proposal = {"args": ["m", "--return-sampling-mask"], "hardware": {"gpu": "cpu"}}
-    verdict = verdict_on(proposal, "0.31.0")
+    verdict = verdict_on({"args": ["m", "--return-sampling-mask", "--frobnicate"]}, "0.31.0")
     assert verdict.outcome is Outcome.REJECTED
     assert verdict.corrected is None
 
@@ -127,7 +126,10 @@ def test_a_negative_max_logprobs_is_refused_with_its_range(version: str) -> None
 def test_an_unresolved_variable_in_a_decisive_place_is_an_open_question() -> None:
     verdict = verdict_on('vllm serve m --return-sampling-mask --logprobs-mode "$MODE"')
     assert verdict.outcome is Outcome.UNDETERMINED
-    assert any("$MODE" in f.message for f in verdict.findings if f.undecided)
+    (question,) = [f for f in verdict.findings if f.undecided]
+    assert "$MODE" in question.message
+    assert question.location is not None
+    assert question.location.text == '"$MODE"'
 
 
 @pytest.mark.parametrize(
@@ -205,6 +207,27 @@ def test_a_correction_comes_in_the_form_of_the_proposal(proposal: dict[str, Any]
     (form,) = proposal
     assert form in corrected
     assert verdict_on({form: corrected[form]}).accepted
+
+
+@pytest.mark.parametrize(
+    ("command", "fixes"),
+    [
+        (f"{MASKED} --logits-processors a.b:C", ["drop --return-sampling-mask"]),
+        ("vllm serve m --return-sampling-mask", ["drop --return-sampling-mask"]),
+        (
+            f"{MASKED} --logits-processors a.b:C --max-logprobs -2",
+            ["drop --return-sampling-mask", "use -1, the nearest value allowed"],
+        ),
+    ],
+)
+def test_a_correction_changes_nothing_that_another_fix_makes_superfluous(
+    command: str, fixes: list[str]
+) -> None:
+    proposal = {"command": command, "hardware": {"gpu": "cpu"}}
+    corrected = verdict_on(proposal).corrected
+    assert corrected is not None
+    assert sorted(corrected["fixes"]) == fixes
+    assert ("--logits-processors" in corrected["command"]) is ("--logits-processors" in command)
 
 
 def test_findings_of_the_environment_point_at_the_variable() -> None:

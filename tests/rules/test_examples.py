@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from app.catalogue import CatalogueLibrary
+from app.catalogue import Catalogue, CatalogueLibrary
+from app.proposal.envelope import read_envelope
 from app.proposal.proposal import Hardware, Proposal
 from app.proposal.shell import parse_command
 from app.rules.declaration import Example
@@ -62,20 +66,49 @@ def test_an_example_does_what_it_says(
             assert "{" not in finding.engine_message
 
 
+def envelopes_of(example: Example, catalogue: Catalogue) -> Iterator[dict[str, Any]]:
+    """Give an example in every form that a proposal can have."""
+    proposal = proposal_of(example)
+    config = resolve(proposal, catalogue).config
+    assert config is not None
+    given = {
+        dest: setting.value
+        for dest, setting in config.settings.items()
+        if config.given(dest) and dest != "model_tag"
+    }
+    facts = {
+        "env": {name: variable.value for name, variable in proposal.environment.items()},
+        "model_config": example.model_config,
+        "hardware": None if example.gpu is None else {"gpu": example.gpu},
+    }
+    yield {"command": example.text, **facts, "env": None}
+    yield {"args": [word.text for word in proposal.words], **facts}
+    yield {"config": given, **facts}
+    keys = {catalogue.by_dest[dest].name.removeprefix("--"): value for dest, value in given.items()}
+    yield {"config_yaml": yaml.safe_dump(keys), **facts}
+
+
 @pytest.mark.parametrize(
-    ("entry", "example", "version"), [c.values[:3] for c in CASES if c.values[3]]
+    ("entry", "example", "version"),
+    [
+        (entry, *case.values[1:3])
+        for case in CASES
+        if isinstance(entry := case.values[0], Rule) and case.values[3]
+        if entry.declaration.severity is Severity.ERROR
+    ],
 )
-def test_a_fix_of_a_bad_example_ends_its_finding(
+def test_the_correction_of_a_bad_example_is_accepted_in_every_form(
     entry: Rule, example: Example, version: str
 ) -> None:
     catalogue = LIBRARY.get(version)
-    verdict = validate(proposal_of(example), catalogue)
-    mended = [f for f in verdict.findings if f.rule == entry.id and f.fix is not None]
-    if verdict.corrected is None or not mended:
-        return
-    again = validate(proposal_of(replace(example, text=verdict.corrected["command"])), catalogue)
-    assert again.accepted
-    if any(f.undecided or f.severity is Severity.ERROR for f in mended):
+    for envelope in envelopes_of(example, catalogue):
+        verdict = validate(read_envelope(envelope).proposal, catalogue)
+        assert entry.id in {f.rule for f in verdict.findings}
+        assert verdict.corrected is not None, envelope
+        corrected = {k: v for k, v in verdict.corrected.items() if k not in {"fixes", "safe"}}
+        facts = {k: envelope[k] for k in ("model_config", "hardware")}
+        again = validate(read_envelope({**corrected, **facts}).proposal, catalogue)
+        assert again.accepted, corrected
         assert entry.id not in {f.rule for f in again.findings}
 
 

@@ -37,6 +37,11 @@ def wants_mask(config: ServeConfig) -> bool:
     return bool(config[MASK])
 
 
+def without_masks() -> Fix:
+    """Serve without masks, where nothing else would do."""
+    return Fix("drop --return-sampling-mask", (RemoveFlag(MASK),), safe=False)
+
+
 def beside(config: ServeConfig, place: Location | None) -> tuple[Location, ...]:
     """Give the place of the mask option, as the other half of a conflict at `place`."""
     mask = config.place(MASK)
@@ -209,6 +214,7 @@ def diffusion(config: ServeConfig) -> Iterator[Finding]:
         "--return-sampling-mask does not go with a diffusion model, and config.json has "
         "canvas_length",
         location=config.place(MASK),
+        fix=without_masks(),
         engine_message=config.catalogue.engine_message("diffusion"),
     )
 
@@ -272,7 +278,7 @@ def runner(config: ServeConfig) -> Iterator[Finding]:
     )
 
 
-def _towards_v2(decision: RunnerDecision) -> Fix | None:
+def _towards_v2(decision: RunnerDecision) -> Fix:
     ask: tuple[Edit, ...] = (SetEnvironment(RUNNER_VARIABLE, "1"),)
     if decision.reason is Reason.ENVIRONMENT:
         return Fix(f"set {RUNNER_VARIABLE}=1", ask, safe=False)
@@ -280,6 +286,6 @@ def _towards_v2(decision: RunnerDecision) -> Fix | None:
         return Fix(f"ask for Model Runner V2 with {RUNNER_VARIABLE}=1", ask, safe=True)
     edits = tuple(RemoveFlag(dest) for feature in decision.unsupported for dest in feature.dests)
     if not edits:
-        return None
+        return without_masks()
     labels = ", ".join(feature.label for feature in decision.unsupported)
     return Fix(f"drop what Model Runner V2 does not support: {labels}", edits, safe=False)
