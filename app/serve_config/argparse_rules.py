@@ -232,6 +232,8 @@ class _Parser:
         elif token.text[:1] in "{[\"'":
             advice = "; it looks like JSON that a shell split, put it in single quotes"
         model = next((o for o in self._occurrences if o.option is None), None)
+        if model is not None and model.token.text in {"vllm", "serve"}:
+            advice = f"; leave {model.token.text!r} out: arguments are what follows `vllm serve`"
         self._findings.append(
             finding(
                 "cli-extra-argument",

@@ -201,8 +201,9 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "cli-omni",
         _WARNING,
         "The command is handed to vLLM-Omni",
-        "With `--omni`, another package reads the command line; whether it is installed, and what "
-        "it takes, is not known here.",
+        "With the word `--omni` anywhere on it, `vllm` gives the whole command line to the package "
+        "vLLM-Omni and ends with an error where that is not installed. Whether it is, and which "
+        "options it takes, is not known here.",
         "Leave `--omni` out to start vLLM itself.",
         source="vllm/entrypoints/cli/main.py::main",
         bad="vllm serve org/model --omni",

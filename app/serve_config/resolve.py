@@ -65,9 +65,19 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     findings = list(proposal.findings)
     table = option_table(catalogue)
     omni = next((w for w in proposal.words if w.text == "--omni"), None)
-    if omni is not None:
-        message = "vLLM-Omni reads this command line, if it is installed"
-        findings.append(finding("cli-omni", message, location=omni.location, undecided=True))
+    if omni is not None and proposal.entrypoint is Entrypoint.SERVE:
+        findings.append(
+            finding(
+                "cli-omni",
+                "vLLM hands this command line to the package vLLM-Omni, whose options are not "
+                "known here, and does not start without that package",
+                location=omni.location,
+                undecided=True,
+                engine_message=(
+                    "--omni flag requires a valid instance of vllm-omni to be installed."
+                ),
+            )
+        )
         return Resolution(config=None, findings=bounded(findings))
     rewritten = rewrite(proposal, table.flags)
     findings.extend(rewritten.findings)
