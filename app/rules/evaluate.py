@@ -93,11 +93,12 @@ def _fewest(
     catalogue: Catalogue,
     registry: Registry,
 ) -> tuple[Proposal, Sequence[Fix]]:
-    """Leave out fixes that others make superfluous: those that give something up, last ones first."""
+    """Leave out what other fixes make superfluous; what gives something up, and is last, first."""
     if any(isinstance(edit, ReplaceArgument) for fix in applied for edit in fix.edits):
         return mended, applied  # its index holds only after the fixes before it
     needed = list(applied)
-    for fix in sorted(reversed(applied), key=lambda fix: fix.safe):
+    last_first = applied[::-1]
+    for fix in sorted(last_first, key=lambda fix: fix.safe):
         fewer = [other for other in needed if other is not fix]
         candidate = _with_fixes(proposal, fewer, catalogue)
         if judge_only(candidate, catalogue, registry=registry).accepted:

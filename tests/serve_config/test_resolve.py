@@ -98,6 +98,15 @@ def test_a_default_has_no_place_and_a_given_value_has_one() -> None:
         ("m --dtype bf16", "cli-invalid-choice", 22),
         ("m --port x", "cli-invalid-value", 21),
         ("m --max-model-len 1.5K", "cli-invalid-value", 30),
+        pytest.param(
+            f"m --max-model-len {'9' * 4299}K", "cli-invalid-value", 30, id="long-product"
+        ),
+        pytest.param(
+            f"m --max-model-len {'9' * 4301}K", "cli-invalid-value", 30, id="long-integer"
+        ),
+        pytest.param(
+            f"m --profiler-config '{{\"x\": {'9' * 4301}K}}'", "cli-invalid-value", 32, id="in-json"
+        ),
         ("m --profiler-config null", "cli-invalid-value", 32),
         ("m --speculative-config '{method: mtp}'", "cli-invalid-value", 35),
         ('m --lora-modules \'{"name": "a"}\'', "cli-invalid-value", 29),
@@ -342,6 +351,18 @@ def test_unseen_options_of_another_program_are_left_open() -> None:
     resolution = read("vllm serve m --omni")
     assert resolution.config is None
     assert only(resolution, "cli-omni").undecided
+
+
+def test_the_module_entry_point_knows_nothing_of_omni() -> None:
+    module = "python3 -m vllm.entrypoints.openai.api_server --model m"
+    assert rules(read(f"{module} --omni")) == {"cli-unknown-flag"}
+
+
+@pytest.mark.parametrize("words", [["vllm", "serve", "m"], ["serve", "m"]])
+def test_arguments_that_begin_too_early_are_recognised(words: list[str]) -> None:
+    first, *_ = errors(read_members(args=words))
+    assert first.rule == "cli-extra-argument"
+    assert f"leave {words[0]!r} out" in first.message
 
 
 @pytest.mark.parametrize(
