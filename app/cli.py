@@ -1,4 +1,4 @@
-"""The command line: `vllm-admission validate | replay | serve | simulate | demo`.
+"""The command line: `vllm-admission validate | replay | probe | serve | simulate | demo`.
 
 Exit codes: 0 accepted or consistent, 1 rejected or inconsistent, 2 unusable input or usage,
 3 undetermined or unproven. A batch exits with the worst of its lines, in the order 2, 1, 3, 0.
@@ -10,26 +10,25 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace as with_fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from app import batch as batches
+from app import replay_command as replays
 from app.catalogue import CatalogueLibrary
-from app.documents import decode_json, decode_text
-from app.errors import AdmissionError, UnusableInput
+from app.documents import decode_json, decode_text, encode_json
+from app.errors import AdmissionError
+from app.inputs import UNUSABLE, answer_lines, open_input
+from app.probe.command import probe_command
 from app.proposal.envelope import Envelope, read_envelope
 from app.proposal.proposal import Hardware, Variable
 from app.proposal.read import read_text
 from app.proposal.shell import parse_command
-from app.replay.report import Report
-from app.replay.report import render_text as render_report
-from app.replay.report import replay as replay_case
 from app.settings import Settings
 from app.validation import answer, judge, overall
 from app.verdict.location import Location
@@ -49,16 +48,11 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 
-UNUSABLE: Final = 2
 EXIT: Final[dict[str, int]] = {
     Outcome.ACCEPTED: 0,
     Outcome.REJECTED: 1,
     Outcome.UNDETERMINED: 3,
-    "consistent": 0,
-    "inconsistent": 1,
-    "unproven": 3,
 }
-_WORST_FIRST: Final = (UNUSABLE, 1, 3, 0)
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -88,11 +82,6 @@ _RENDERERS: Final[dict[Format, Callable[[Sequence[Verdict]], str]]] = {
     Format.SARIF: render_sarif,
     Format.JUNIT: render_junit,
     Format.GITHUB: render_github,
-}
-_REPORT_RENDERERS: Final[dict[ReportFormat, Callable[[Report], str]]] = {
-    ReportFormat.TEXT: render_report,
-    ReportFormat.JSON: lambda report: json.dumps(report.as_json(), indent=2) + "\n",
-    ReportFormat.JSONL: lambda report: json.dumps(report.as_json()) + "\n",
 }
 
 
@@ -144,10 +133,17 @@ def validate(
 def replay(
     file: Annotated[
         str | None,
-        typer.Argument(help="{vllm_version, request, response}; - is standard input."),
+        typer.Argument(
+            help="{vllm_version, request, response}, or a Parquet or Arrow file of such rows; "
+            "- is standard input."
+        ),
     ] = None,
     batch: Annotated[
         str | None, typer.Option("--batch", help="JSON lines, a case each; - is standard input.")
+    ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="Write every replayed row: JSON lines, .parquet or .arrow."),
     ] = None,
     output: Annotated[
         ReportFormat, typer.Option("--format", help="Output format.")
@@ -156,12 +152,15 @@ def replay(
     """Say whether a response is what the engine drew, from its masks and logprobs."""
     if (file is None) == (batch is None):
         raise typer.BadParameter("give exactly one of FILE or --batch FILE")
-    if batch is not None:
-        _replay_batch(batch, output)
-    with _open(file or "-") as stream:
-        report = replay_case(stream.read())
-    sys.stdout.write(_REPORT_RENDERERS[output](report))
-    raise typer.Exit(EXIT[report.verdict])
+    if file is not None and not replays.is_table(file):
+        raise typer.Exit(replays.replay_file(file, output, rows))
+    if output is ReportFormat.JSON:
+        raise typer.BadParameter("a batch is written with --format jsonl")
+    limit = Settings().max_replay_line_bytes
+    raise typer.Exit(replays.replay_lines(batch or file or "-", limit, rows))
+
+
+cli.command(name="probe")(probe_command)
 
 
 @cli.command()
@@ -240,22 +239,11 @@ def _quoted(words: list[str]) -> str:
     return " ".join(quoted)
 
 
-@contextmanager
-def _open(name: str) -> Iterator[BinaryIO]:
-    """Open a file to read, or standard input for `-`."""
-    with ExitStack() as stack:
-        try:
-            stream = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
-        except OSError as error:
-            raise UnusableInput(f"{name} cannot be read: {error.strerror}") from None
-        yield stream
-
-
 def _read_proposal(file: str | None, words: list[str] | None) -> Envelope:
     if words is not None:
         return Envelope(proposal=parse_command(_quoted(words)))
     source = file or "-"
-    with _open(source) as stream:
+    with open_input(source) as stream:
         return read_text(decode_text(stream.read(), what=source), source=source)
 
 
@@ -273,7 +261,7 @@ def _extended(
     proposal = with_fields(proposal, environment=variables)
     if model_config is not None:
         what = str(model_config)
-        with _open(what) as stream:
+        with open_input(what) as stream:
             facts = decode_json(decode_text(stream.read(), what=what), what=what)
         proposal = with_fields(proposal, model_config=facts)
     if hardware is not None:
@@ -292,28 +280,9 @@ def _validate_batch(
     if output not in {Format.JSONL, Format.TEXT}:
         raise typer.BadParameter("a batch is written with --format jsonl")
 
-    def handle(document: Any) -> batches.Answer:
+    def handle(line: batches.Line) -> batches.Answer:
+        document = decode_json(decode_text(line.data, what="line"), what="line")
         verdicts = judge(read_envelope(document), library, default_version)
-        return batches.Answer(answer(verdicts), EXIT[overall(verdicts)])
+        return batches.Answer(encode_json(answer(verdicts)) + b"\n", EXIT[overall(verdicts)])
 
-    _run_batch(name, handle)
-
-
-def _replay_batch(name: str, output: ReportFormat) -> NoReturn:
-    if output is ReportFormat.JSON:
-        raise typer.BadParameter("a batch is written with --format jsonl")
-
-    def handle(document: Any) -> batches.Answer:
-        report = replay_case(document)
-        return batches.Answer(report.as_json(), EXIT[report.verdict])
-
-    _run_batch(name, handle)
-
-
-def _run_batch(name: str, handle: Callable[[Any], batches.Answer]) -> NoReturn:
-    codes = {0}
-    with _open(name) as stream:
-        for line in batches.answers(stream, handle, unusable=UNUSABLE):
-            codes.add(line.exit_code)
-            sys.stdout.write(batches.write(line))
-    raise typer.Exit(next(code for code in _WORST_FIRST if code in codes))
+    raise typer.Exit(answer_lines(name, Settings().max_body_bytes, handle))

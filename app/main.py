@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from app.admitted import admit
-from app.api import meta, operations, problems, replay, validate
+from app.api import meta, operations, probe, problems, replay, replay_batch, validate
 from app.api.context import RequestContext
 from app.api.document import Service
 from app.api.metrics import GateMetrics
@@ -58,9 +59,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
     )
-    app.state.gates = Gates(settings, library, admitted, gate, metrics, registry)
+    workers = CapacityLimiter(settings.replay_workers)
+    app.state.gates = Gates(settings, library, admitted, gate, metrics, registry, workers)
     problems.install(app)
-    for module in (validate, replay, meta, operations):
+    for module in (validate, replay, replay_batch, probe, meta, operations):
         app.include_router(module.router)
     app.router.routes.extend(relay_routes(gate))
     app.add_middleware(RequestContext)

@@ -3,47 +3,89 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from app.batch import Answer, answers, write
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.batch import Answer, Batch, Line, LineCutter, failure, lines_of
 from app.errors import InvalidEnvelope
 
 
-def echo(document: Any) -> Answer:
-    if "refuse" in document:
+def echo(line: Line) -> Answer:
+    if b"refuse" in line.data:
         raise InvalidEnvelope("refused")
-    return Answer(document, 0)
+    return Answer(line.data + b"\n", 0)
+
+
+def run(*pieces: bytes, limit: int = 1000) -> list[tuple[dict[str, Any], int]]:
+    batch = Batch(echo, limit=limit, unusable=2)
+    answers = map(batch.answer, lines_of(pieces, limit))
+    return [(json.loads(answer.text), answer.exit_code) for answer in answers]
 
 
 def test_lines_are_answered_in_order_and_blank_ones_skipped() -> None:
-    lines = [b'{"id": 1}\n', b"\n", b'{"id": 2}\n']
-    assert [a.body for a in answers(lines, echo, unusable=2)] == [{"id": 1}, {"id": 2}]
+    assert run(b'{"id": 1}\n', b" \r\n", b'{"id": 2}') == [({"id": 1}, 0), ({"id": 2}, 0)]
 
 
 def test_an_unusable_line_is_answered_with_its_id_and_number() -> None:
-    lines = [b'{"id": "x", "refuse": true}\n', b"{broken\n", b'{"id": 3}\n']
-    refused, broken, fine = answers(lines, echo, unusable=2)
-    assert refused.exit_code == broken.exit_code == 2
-    assert refused.body["id"] == "x"
-    assert refused.body["line"] == 1
-    assert broken.body["line"] == 2
-    assert broken.body["error"]["errors"][0]["column"] == 2
-    assert fine.body == {"id": 3}
+    ((refused, code), (fine, _)) = run(b'\n{"x": 1, "id": "x", "refuse": true}\n', b'{"id": 3}\n')
+    assert code == 2
+    assert (refused["id"], refused["line"], refused["error"]["status"]) == ("x", 2, 400)
+    assert fine == {"id": 3}
+
+
+def test_a_line_over_the_limit_is_not_kept() -> None:
+    cutter = LineCutter(limit=10)
+    for _ in range(1000):
+        assert list(cutter.feed(b"x" * 100)) == []
+    assert cutter._parts == [b"x" * 100]
+    (line, after) = cutter.feed(b'\n{"id": 1}\n')
+    assert (line.too_long, line.number) == (True, 1)
+    assert (after.too_long, after.number, after.data) == (False, 2, b'{"id": 1}')
+
+
+def test_a_line_may_be_as_long_as_the_limit() -> None:
+    assert [code for _, code in run(b'{"id": 10}\n{"id": 100}\n', limit=10)] == [0, 2]
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(1, 30))
+def test_lines_do_not_depend_on_how_the_bytes_come(parts: list[bytes], step: int) -> None:
+    whole = b"\n".join(parts)
+    pieces = [whole[at : at + step] for at in range(0, len(whole), step)]
+    expected = [
+        Line(number, data) for number, data in enumerate(whole.split(b"\n"), 1) if data.strip()
+    ]
+    assert list(lines_of(pieces, 1000)) == expected
 
 
 def test_lines_are_read_one_at_a_time() -> None:
     read = 0
 
-    def lines() -> Any:
+    def pieces() -> Any:
         nonlocal read
         for _ in range(10):
             read += 1
-            yield b'{"id": 1}'
+            yield b'{"id": 1}\n'
 
-    stream = answers(lines(), echo, unusable=2)
-    next(stream)
+    next(lines_of(pieces(), 100))
     assert read == 1
 
 
-def test_an_answer_is_one_line_of_json() -> None:
-    text = write(Answer({"id": "a\nb", "é": 1}, 0))
-    assert text.count("\n") == 1
-    assert json.loads(text) == {"id": "a\nb", "é": 1}
+def test_an_unexpected_error_is_told_and_answered_where_somebody_listens() -> None:
+    def crash(line: Line) -> Answer:
+        raise ZeroDivisionError
+
+    told: list[tuple[int, Exception]] = []
+    line = Line(7, b'{"id": 1}')
+    batch = Batch(crash, limit=10, crashed=lambda number, error: told.append((number, error)))
+    answer = json.loads(batch.answer(line).text)
+    assert (answer["id"], answer["line"], answer["error"]["status"]) == (1, 7, 500)
+    assert [number for number, _ in told] == [7]
+    with pytest.raises(ZeroDivisionError):
+        Batch(crash, limit=10).answer(line)
+
+
+def test_an_answer_is_one_line_of_ascii() -> None:
+    text = failure(1, InvalidEnvelope("a\nb\ud800é"), "é\n")
+    assert text.count(b"\n") == 1
+    assert json.loads(text.decode("ascii"))["id"] == "é\n"

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
-from app.api import schemas
+from app.api import replay_schemas, schemas
 from app.api.problems import ProblemDetails
+
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    schemas.ProposalEnvelope,
+    replay_schemas.ReplayCase,
+    replay_schemas.ReplayBatchLine,
+    ProblemDetails,
+)
 
 
 class Service(FastAPI):
@@ -21,7 +29,7 @@ class Service(FastAPI):
         if self.openapi_schema is None:
             specification = super().openapi()
             components = specification.setdefault("components", {}).setdefault("schemas", {})
-            for model in (schemas.ProposalEnvelope, schemas.ReplayCase, ProblemDetails):
+            for model in _MODELS:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components.update(schema.pop("$defs", {}))
                 components[model.__name__] = schema

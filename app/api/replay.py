@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Final, Literal
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
-from app.api import schemas
+from app.api import replay_schemas
 from app.api.body import read_body
 from app.api.problems import problem_responses
 from app.api.state import gates_of
-from app.replay.report import render_text, replay
+from app.replay.report import Report, render_text
+from app.replaying import NDJSON, replay_case, report_lines
 
 router = APIRouter(tags=["replay gate"])
 
@@ -28,11 +30,14 @@ _REQUEST_BODY: Final = {
     "/replay",
     summary="Re-sample a response from its masks and logprobs and report whether it is consistent",
     openapi_extra={"requestBody": _REQUEST_BODY},
-    response_model=schemas.ReplayReport,
+    response_model=replay_schemas.ReplayReport,
     responses={
         200: {
             "description": "The report.",
-            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                NDJSON: {"schema": {"$ref": "#/components/schemas/ReplayBatchLine"}},
+            },
         },
         **problem_responses(400, 413, 415, 422),
     },
@@ -42,16 +47,28 @@ async def replay_response(
     on_reject: Annotated[
         int, Query(ge=200, le=499, description="Status to answer with when not consistent.")
     ] = 200,
+    detail: Annotated[
+        Literal["rows"] | None,
+        Query(description="Answer JSON lines: the report, and after it every row."),
+    ] = None,
 ) -> Response:
     """Replay `{vllm_version, request, response}` of `/inference/v1/generate`."""
     gates = gates_of(request)
     body = await read_body(request, gates.settings.max_replay_bytes)
     # A long response takes tens of milliseconds, which the event loop's other streams would feel.
     with gates.metrics.duration.labels("replay").time():
-        report = await run_in_threadpool(replay, body)
+        replay = partial(_replay, body, rows=detail == "rows")
+        report, lines = await to_thread.run_sync(replay, limiter=gates.replay_workers)
     gates.metrics.replayed(report)
     status = 200 if report.consistent else on_reject
+    if detail == "rows":
+        return Response(lines, status, media_type=NDJSON)
     accept = request.headers.get("accept", "")
     if "text/plain" in accept and "json" not in accept:
         return PlainTextResponse(render_text(report), status)
-    return JSONResponse(report.as_json(), status)
+    return Response(lines, status, media_type="application/json")
+
+
+def _replay(body: bytes, *, rows: bool) -> tuple[Report, bytes]:
+    replayed = replay_case(body, rows=rows)
+    return replayed.report, b"".join(report_lines(replayed))

@@ -128,28 +128,6 @@ class VerdictsModel(Model):
     verdicts: list[VerdictModel]
 
 
-class ReplayCase(BaseModel):
-    """A request and its response, as sent to and received from `/inference/v1/generate`."""
-
-    id: Any = None
-    vllm_version: str
-    request: dict[str, Any]
-    response: Any
-    options: dict[str, Any] | None = None
-
-
-class ReplayReport(BaseModel):
-    """What replaying a response showed."""
-
-    schema_name: str = Field(alias="schema")
-    id: Any = None
-    verdict: Literal["consistent", "inconsistent", "unproven"]
-    vllm_version: str
-    rows: dict[str, Any]
-    checks: dict[str, Any]
-    findings: list[FindingModel]
-
-
 class RuleModel(Model):
     """A rule, as declared."""
 

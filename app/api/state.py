@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anyio import CapacityLimiter
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
@@ -16,7 +17,10 @@ from app.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The three gates and what they stand on."""
+    """The three gates and what they stand on.
+
+    `replay_workers` bounds the replays that run in threads, beside the event loop.
+    """
 
     settings: Settings
     library: CatalogueLibrary
@@ -24,6 +28,7 @@ class Gates:
     request_gate: RequestGate
     metrics: GateMetrics
     registry: CollectorRegistry
+    replay_workers: CapacityLimiter
 
 
 def gates_of(request: Request) -> Gates:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.api.schemas import ReplayReport
+from app.api.replay_schemas import ReplayReport
 from app.main import create_app
 from app.settings import Settings
 from tests.support import client_of

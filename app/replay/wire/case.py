@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from app.replay.wire.analysis import AnalysisBody, read_analysis
 from app.replay.wire.columns import choice_of
 from app.replay.wire.decoding import convert, decode
 from app.replay.wire.generate import RequestBody, ResponseBody
+from app.replay.wire.packed import refusal
 from app.replay.wire.sampling_params import SamplingParamsBody, normalise
 from app.replay.wire.stream import Joined, decode_events, join
 
@@ -55,6 +57,7 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         UnknownVersion: that version of vLLM returns no sampling masks.
     """
     body = decode(case, CaseBody) if isinstance(case, bytes | str) else convert(case, CaseBody)
+    _require_json(body.id)
     if body.request is None or body.response is None:
         raise _missing("request" if body.request is None else "response")
     version = _version(body.vllm_version)
@@ -202,6 +205,15 @@ def _prompt_length(request: RequestBody, claimed: int | None) -> int | None:
     if request.token_ids and not request.content_parts:
         return len(request.token_ids)
     return claimed
+
+
+def _require_json(identity: Any) -> None:
+    """Refuse an id that the report could not give back, such as NaN."""
+    try:
+        json.dumps(identity, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        detail = "the id is nothing that JSON can hold, so it cannot be given back"
+        raise refusal("no-json", detail, "/id") from None
 
 
 def _missing(member: str) -> InvalidEnvelope:
