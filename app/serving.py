@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from structlog.tracebacks import ExceptionDictTransformer
 
 from app.catalogue import CatalogueLibrary
 from app.errors import UnusableInput
@@ -116,7 +117,8 @@ def configure_logging(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            # Without local variables: they hold request bodies and environments.
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
