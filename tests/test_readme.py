@@ -32,11 +32,11 @@ class Example:
         return re.compile(".*?".join(map(re.escape, self.output.split("…"))), re.DOTALL)
 
 
-def examples() -> list[Example]:
+def examples(page: Path = README) -> list[Example]:
     """Read the console blocks that show output."""
     found: list[Example] = []
     for block in re.findall(
-        r"^```console\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE
+        r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
     ):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, output = [], part.splitlines(keepends=True)
