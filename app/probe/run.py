@@ -30,6 +30,7 @@ from app.replay.report import Report, replay
 from app.request_rules.request import Route
 
 _NO_MASKS = "no-sampling-mask"
+_HINT = "; prompts need ids that the model has (--token-ids LOW:HIGH, or token_ids)"
 _NOT_IN_TIME = "no answer before the probe's time was over"
 _NOT_SENT = "not sent: the probe's time was over"
 
@@ -78,7 +79,8 @@ async def probe(
     run = _Run(backend, headers, facts, semantics, began + options.max_seconds)
     answers = await run.all(plan, options.concurrency)
     if all(answer.report is None for answer in answers):
-        raise BackendUnfit(f"none of {len(answers)} requests succeeded: {answers[0].error}")
+        hint = _HINT if "vocabulary" in (answers[0].error or "") else ""
+        raise BackendUnfit(f"none of {len(answers)} requests succeeded: {answers[0].error}{hint}")
     return ProbeReport(
         target=target,
         vllm_version=version,
@@ -153,3 +155,8 @@ def _replayed(exchange: Exchange) -> Report:
         return replay(exchange.case())
     except UnicodeDecodeError as error:
         raise RequestFailed(f"the stream is not UTF-8: {error.reason}") from None
+    except AdmissionError:
+        raise
+    except Exception as error:  # a crash of ours is no verdict, and no end of the probe
+        what = f"{type(error).__name__}: {error}"
+        raise RequestFailed(f"the replay crashed ({what}); please report it") from error

@@ -26,7 +26,6 @@ class Skipped(StrEnum):
     INCOMPLETE = "incomplete"
     NO_VERSION = "no-version"
     OTHER_ROUTE = "other-route"
-    NO_BODY = "no-response-body"
     STATUS = "status"
     MEDIA_TYPE = "media-type"
     ENCODED = "encoded"

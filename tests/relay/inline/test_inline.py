@@ -318,7 +318,7 @@ async def test_a_verdict_that_takes_too_long_is_not_waited_for_but_counted(
 async def test_a_client_that_leaves_within_a_stream_frees_what_was_kept(
     worker: DirectWorker,
 ) -> None:
-    params = {**SEEDED["sampling_params"], "max_tokens": 1500}
+    params = {**PARAMS, "seed": 7, "max_tokens": 1500}
     body = json.dumps({**SEEDED, "sampling_params": params, "stream": True}).encode()
     async with scene(replay_sample=1) as s:
         async with raw_client_of(s.port) as client:
