@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from app.catalogue import Catalogue, Flag
+from app.errors import MalformedDocument
 from app.proposal.config_yaml import ConfigDocument, ConfigEntry, parse_config_yaml, read_config
 from app.proposal.nested import with_value, without
 from app.proposal.proposal import Proposal, YamlFile
@@ -30,8 +32,13 @@ def edit_yaml(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:
 
 
 def edit_config_text(text: str, name: str, edit: Edit, catalogue: Catalogue) -> str:
-    """Apply one edit to the text of a config file."""
-    return _Editor(text, name, catalogue).apply(edit)
+    """Apply one edit to the text of a config file; one that would break it changes nothing."""
+    edited = _Editor(text, name, catalogue).apply(edit)
+    try:
+        read_config(edited, name)
+    except MalformedDocument:  # such as an alias whose anchor went with the edited value
+        return text
+    return edited
 
 
 class _Editor:
@@ -127,7 +134,7 @@ class _Editor:
                 )
         if self._is_flow():
             kept = {e.key: e.value for e in self._document.entries if self._dest(e) != dest}
-            return json.dumps(kept)
+            return yaml.safe_dump(kept, default_flow_style=True, sort_keys=False, width=math.inf)
         text = self._text
         for found in reversed(entries):
             start = text.rfind("\n", 0, found.start) + 1
@@ -147,16 +154,25 @@ class _Editor:
         return max(entry.value_start, len(self._text[:end].rstrip()))
 
     def _append(self, key: str, value: str) -> str:
+        if self._document.kind == "empty":
+            break_before = "" if not self._text or self._text.endswith("\n") else "\n"
+            return f"{self._text}{break_before}{key}: {value}\n"
+        start, end = self._span()
         if self._is_flow():
-            end = self._text.rindex("}")
-            comma = ", " if self._document.entries else ""
-            return self._splice(end, end, f"{comma}{key}: {value}")
-        break_before = "" if not self._text or self._text.endswith("\n") else "\n"
-        return f"{self._text}{break_before}{key}: {value}\n"
+            before = self._text[: end - 1].rstrip()
+            comma = "" if before.endswith((",", "{")) else ", "
+            return self._splice(end - 1, end - 1, f"{comma}{key}: {value}")
+        # Below the last key and as far in, before a `...` that ends the document.
+        indent = " " * (start - self._text.rfind("\n", 0, start) - 1)
+        line_end = "\r\n" if "\r\n" in self._text else "\n"
+        return self._splice(end, end, f"{line_end}{indent}{key}: {value}")
+
+    def _span(self) -> tuple[int, int]:
+        """The offsets of the top-level mapping, without blanks after it."""
+        return self._document.index.span(self._document.location) or (0, len(self._text))
 
     def _is_flow(self) -> bool:
-        body = self._text.lstrip()
-        return body.startswith("{") and self._document.kind == "mapping"
+        return self._document.kind == "mapping" and self._text.startswith("{", self._span()[0])
 
     def _splice(self, start: int, end: int, new: str) -> str:
         return self._text[:start] + new + self._text[end:]

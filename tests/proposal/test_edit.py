@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -203,6 +204,49 @@ def test_kwargs_keep_their_spelling() -> None:
 def test_yaml_changes_only_where_it_must(before: str, edit: Edit, after: str) -> None:
     proposal = read_envelope({"config_yaml": before}).proposal
     assert edited(proposal, edit) == {"config_yaml": after}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: m\nseed: 1",
+        "model: m\nseed: 1\n# end\n\n",
+        "---\nmodel: m\nseed: 1\n...\n",
+        "# top\n  model: m\n  seed: 1\n",
+        "model: m\r\nseed: 1\r\n",
+        "seed: 1\nchat-template: |\n  {{ x }}\n\nmodel: m\n",
+        "model: m\nseed: 1\nchat-template: |\n  {{ x }}\n",
+        "%YAML 1.1\n---\nmodel: m\nseed: 1\n",
+        "{model: m, seed: 1}",
+        "# top }\n{model: m, seed: 1,} # }\n",
+        "--- {model: m, seed: 1}\n...\n",
+        "{\n  model: m, # first\n  seed: 1 # last\n}\n",
+        "{model: m, seed: 1, hf-overrides: {d: 2001-01-01}}",
+    ],
+)
+def test_yaml_of_any_layout_is_edited(text: str) -> None:
+    proposal = read_envelope({"config_yaml": text}).proposal
+
+    def after(*edits: Edit) -> dict[str, Any]:
+        loaded = yaml.safe_load(edited(proposal, *edits)["config_yaml"])
+        assert isinstance(loaded, dict)
+        return loaded
+
+    before = yaml.safe_load(text)
+    assert after(SetFlag("port", 8)) == {**before, "port": 8}
+    assert after(SetFlag("port", 8), SetFlag("enforce_eager", True), SetFlag("port", 9)) == {
+        **before,
+        "port": 9,
+        "enforce-eager": True,
+    }
+    assert after(SetFlag("seed", 2)) == {**before, "seed": 2}
+    assert after(RemoveFlag("seed")) == {k: v for k, v in before.items() if k != "seed"}
+
+
+def test_a_yaml_edit_that_would_break_the_file_changes_nothing() -> None:
+    text = "seed: &s 1\nport: *s\n"
+    proposal = read_envelope({"config_yaml": text}).proposal
+    assert edited(proposal, RemoveFlag("seed")) == {"config_yaml": text}
 
 
 def test_a_flag_of_a_config_file_is_removed_from_the_file() -> None:
