@@ -35,8 +35,8 @@ TOKENS = 40
 # plain; what else shapes rows shares the rest.
 _MARGIN = 1.1
 _PLAIN_SHARE = 0.5
-# In one go, so that a report appears now and then.
-_BATCH = 64
+# Asked for at a time, so that none waits longer than the gate does.
+_BATCH_ROWS = 640
 _MOST_UNDECIDABLE = 0.005
 _STREAMS_WITH_MASKS = Version("0.32")
 # With drafts vLLM refuses these two (`sampling_params.py::_validate_spec_decode`).
@@ -82,8 +82,9 @@ def run(version: str, rows: int, method: str | None) -> int:
             requests = generation_requests(
                 generations, variation=100 + variation, tokens=TOKENS, **sampling
             )
-            for start in range(0, len(requests), _BATCH):
-                rollouts = collect(server, requests[start : start + _BATCH])
+            batch = _BATCH_ROWS // (TOKENS * sampling.get("n", 1))
+            for start in range(0, len(requests), batch):
+                rollouts = collect(server, requests[start : start + batch])
                 reports = replayed(server, rollouts, **said)
                 tally.add(name, reports)
                 for report in reports:
