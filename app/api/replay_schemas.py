@@ -32,6 +32,7 @@ class ReplayRowsModel(Model):
     exact: int
     mismatch: int
     undecidable: int
+    not_replayed: int = Field(description="Left out by the loss mask.")
     undecidable_reasons: dict[str, int]
 
 
@@ -43,6 +44,7 @@ class ReplayChoiceModel(Model):
     exact: int
     mismatch: int
     undecidable: int
+    not_replayed: int
     finish_reason: str | None
     mean_mask_size: float | None
     singleton_rows: int
@@ -200,7 +202,7 @@ class ReplayRow(Model):
     row: int
     position: int | None = Field(description="P - 1 + row, P the prompt's length.")
     token_id: int
-    outcome: Literal["exact", "mismatch", "undecidable"]
+    outcome: Literal["exact", "mismatch", "undecidable", "not_replayed"]
     reason: str | None = Field(description="Why it is undecidable.")
     gap: float | None = Field(
         description="The sampled id's sum of logprob and noise less the best other's."

@@ -70,21 +70,26 @@ class Choice:
 
     Attributes:
         index: the choice's own index.
-        place: its place in `/response/choices`, for pointers.
+        pointer: where it stands in the case, `/response/choices/0` or another place.
+        bare: whether it came packed, without a response of vLLM around it.
         token_ids: sampled ids, (n,) int64.
         masks: the sampling mask of each row, ids ascending.
         masks_ascending: whether each came ascending.
         candidates: logprobs, or None where the response has none.
         finish_reason: null while the choice is unfinished.
+        replayed: rows whose token the engine sampled, (n,); None for all. The others (tool
+            output, forced tokens) keep their positions, and no check or draw is about them.
     """
 
     index: int
-    place: int
+    pointer: str
     token_ids: NDArray[np.int64]
     masks: Ragged
     masks_ascending: bool
     candidates: Candidates | None
     finish_reason: str | None
+    replayed: NDArray[np.bool_] | None = None
+    bare: bool = False
 
     def __len__(self) -> int:
         return len(self.token_ids)

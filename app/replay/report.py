@@ -126,7 +126,8 @@ def report_on(evidence: Evidence, observe: Observer | None = None) -> Report:
         ranked = not evidence.sampling.logprob_token_ids
         subject = Subject(evidence, choice, support_of(choice, ranked=ranked))
         draws = draw_rows(evidence, choice, subject.support)
-        results = [*check_ids(subject), *check_distribution(subject), _draw_check(subject, draws)]
+        found = (*check_ids(subject), *check_distribution(subject), _draw_check(subject, draws))
+        results = [result.only(choice.replayed) for result in found]
         if observe is not None:
             observe(subject, draws, results)
         _add_up(checks, results)
@@ -172,7 +173,9 @@ def render_text(report: Report) -> str:
             ("exact", "exact"),
             ("mismatch", "mismatched"),
             ("undecidable", "undecidable"),
+            ("not_replayed", "not replayed"),
         )
+        if rows[name] or name != "not_replayed"
     )
     lines = [f"{report.verdict.value} with vLLM {report.vllm_version}: {counts}"]
     lines += [f"  undecidable: {count} {why}" for why, count in rows["undecidable_reasons"].items()]

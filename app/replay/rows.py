@@ -26,6 +26,7 @@ class Outcome(IntEnum):
     EXACT = 0
     MISMATCH = 1
     UNDECIDABLE = 2
+    NOT_REPLAYED = 3
 
 
 class Reason(StrEnum):
@@ -154,6 +155,9 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
     empty = counts == 0
     outcomes[empty] = Outcome.UNDECIDABLE
     reasons[empty] = _REASONS.index(Reason.EMPTY_MASK)
+    if choice.replayed is not None:
+        outcomes[~choice.replayed] = Outcome.NOT_REPLAYED
+        gap[~choice.replayed] = np.nan
     return Draws(outcomes, reasons, gap, tolerance, accepted, residual)
 
 

@@ -28,6 +28,7 @@ class Support:
         candidate_at: flat place of each candidate among the members, (c,); -1 if it is none.
         candidates: as they came, or None.
         ranked: whether candidates are the most likely tokens (not ids that were asked for).
+        replayed: rows whose token the engine sampled, (n,); None for all.
     """
 
     masks: Ragged
@@ -36,6 +37,7 @@ class Support:
     candidate_at: NDArray[np.int64]
     candidates: Candidates | None
     ranked: bool
+    replayed: NDArray[np.bool_] | None = None
 
     @cached_property
     def absent(self) -> NDArray[np.bool_]:
@@ -128,7 +130,7 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
         np.maximum(logprobs, LOGPROB_FLOOR, out=logprobs)
     if candidates is None or candidates.on_mask:
         ranked = False
-    return Support(masks, logprobs, sampled_at, candidate_at, candidates, ranked)
+    return Support(masks, logprobs, sampled_at, candidate_at, candidates, ranked, choice.replayed)
 
 
 def _clipped(rows: Ragged) -> Ragged:

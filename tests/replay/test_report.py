@@ -45,6 +45,7 @@ def test_every_row_of_a_real_response_repeats(version: str) -> None:
         "exact": 12,
         "mismatch": 0,
         "undecidable": 0,
+        "not_replayed": 0,
         "undecidable_reasons": {},
     }
     assert report.findings == ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -79,6 +79,13 @@ class Result:
             "not_checked": undecided,
         }
 
+    def only(self, rows: NDArray[np.bool_] | None) -> Result:
+        """Give the result for the rows that are asked about, (n,), the others not checked."""
+        if rows is None:
+            return self
+        undecided = ~rows if self.undecided is None else self.undecided | ~rows
+        return replace(self, failed=self.failed & rows, undecided=undecided)
+
     def finding(self, choice: Choice) -> Finding | None:
         """Say which rows failed and show the first of them; None if all passed."""
         rows = np.flatnonzero(self.failed)
@@ -90,7 +97,9 @@ class Result:
             rule=self.check.id,
             severity=self.severity or self.check.severity,
             message=f"choice {choice.index}, {share}, first row {first}: {self.message}",
-            location=Location(pointer=f"/response/choices/{choice.place}/{self.member}/{first}"),
+            location=Location(
+                pointer=choice.pointer if choice.bare else f"{choice.pointer}/{self.member}/{first}"
+            ),
             evidence={
                 "choice": choice.index,
                 "rows_failed": len(rows),

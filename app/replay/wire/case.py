@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 import msgspec
 from packaging.version import InvalidVersion, Version
@@ -14,9 +14,9 @@ from app.catalogue.semantics import EngineSemantics, semantics_of
 from app.errors import InvalidEnvelope, Problem, UnknownVersion
 from app.replay.evidence import Evidence, ReplayOptions
 from app.replay.wire.analysis import AnalysisBody, read_analysis
-from app.replay.wire.columns import choice_of
+from app.replay.wire.columns import choice_of, has_masks
 from app.replay.wire.decoding import convert, decode
-from app.replay.wire.generate import RequestBody, ResponseBody
+from app.replay.wire.generate import ChoiceBody, RequestBody, ResponseBody
 from app.replay.wire.packed import refusal
 from app.replay.wire.sampling_params import SamplingParamsBody, normalise
 from app.replay.wire.stream import Joined, decode_events, join
@@ -36,21 +36,40 @@ class OptionsBody(AnalysisBody, gc=False, forbid_unknown_fields=True):
     vocab_size: int | None = None
 
 
-class CaseBody(msgspec.Struct, gc=False):
-    """A case; `response` is a body, a list of chunks, or the recorded text of a stream."""
+class CaseBody(ChoiceBody, gc=False):
+    """A case; `response` is a body, a list of chunks, or the recorded text of a stream.
+
+    Instead of a response there may be its choices, or the one choice's members.
+    """
 
     id: Any = None
     vllm_version: str | None = None
     request: RequestBody | None = None
     response: ResponseBody | list[ResponseBody] | str | None = None
     options: OptionsBody | None = None
+    choices: list[ChoiceBody] | None = None
+    prompt_length: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A response, and where its choices stand in the case.
+
+    `bare` says that they came packed, without vLLM's response around them.
+    """
+
+    joined: Joined
+    pointers: tuple[str, ...]
+    bare: bool = False
+    streamed: bool = False
 
 
 def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     """Read a case from JSON text or from parsed JSON.
 
     `response` is the response body, a list of stream chunks, or the recorded text of a stream;
-    `request` the body that was sent, bare or as `{"endpoint", "body"}`.
+    `request` the body that was sent, bare or as `{"endpoint", "body"}`. Packed evidence may stand
+    in the case itself.
 
     Raises:
         UnusableInput: the case cannot be read; the problems point to what and where.
@@ -58,13 +77,13 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     """
     body = decode(case, CaseBody) if isinstance(case, bytes | str) else convert(case, CaseBody)
     _require_json(body.id)
-    if body.request is None or body.response is None:
-        raise _missing("request" if body.request is None else "response")
+    if body.request is None:
+        raise _missing("request")
+    answer = _answer(body)
     version = _version(body.vllm_version)
     semantics = semantics_of(version)
     request = _request(body.request)
-    joined = _joined(body.response)
-    streamed = not isinstance(body.response, ResponseBody)
+    joined = answer.joined
     _refuse_error(joined.response)
     where = "/request" if request is body.request else "/request/body"
     # Pydantic reads "20" as a number in vLLM's parameters, so those are read leniently here too.
@@ -75,14 +94,15 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         strict=False,
     )
     sampling = normalise(params)
-    _require_masks(joined.response, semantics, version, streamed=streamed)
+    _require_masks(answer, semantics, version)
     usage = joined.response.usage
     claimed = (usage.prompt_tokens, usage.completion_tokens) if usage else (None, None)
     metrics = joined.response.metrics
     asked = body.options or OptionsBody()
     options = ReplayOptions(**{f.name: getattr(asked, f.name) for f in fields(ReplayOptions)})
     choices = tuple(
-        choice_of(choice, place) for place, choice in enumerate(joined.response.choices or ())
+        choice_of(choice, pointer, bare=answer.bare)
+        for choice, pointer in zip(joined.response.choices or (), answer.pointers, strict=True)
     )
     speculated = options.speculative
     if not semantics.speculative_replay:
@@ -94,7 +114,7 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         version=version,
         semantics=semantics,
         sampling=sampling,
-        prompt_length=_prompt_length(request, claimed[0]),
+        prompt_length=body.prompt_length or _prompt_length(request, claimed[0]),
         choices=choices,
         options=options,
         speculated=speculated,
@@ -104,11 +124,33 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     )
 
 
-def _joined(response: ResponseBody | list[ResponseBody] | str) -> Joined:
+def _answer(case: CaseBody) -> _Answer:
+    response = case.response
     if isinstance(response, ResponseBody):
-        return Joined(response, ())
-    chunks = decode_events(response, pointer="/response") if isinstance(response, str) else response
-    return join(chunks)
+        if response.choices is None and _is_choice(response):
+            whole = ResponseBody(choices=[response], usage=response.usage, metrics=response.metrics)
+            return _Answer(Joined(whole, ()), ("/response",), bare=True)
+        return _Answer(Joined(response, ()), _pointers("/response/choices", response.choices))
+    if response is not None:
+        if isinstance(response, str):
+            response = decode_events(response, pointer="/response")
+        joined = join(response)
+        pointers = _pointers("/response/choices", joined.response.choices)
+        return _Answer(joined, pointers, streamed=True)
+    if case.choices is not None:
+        whole = ResponseBody(choices=case.choices)
+        return _Answer(Joined(whole, ()), _pointers("/choices", case.choices), bare=True)
+    if _is_choice(case):
+        return _Answer(Joined(ResponseBody(choices=[case]), ()), ("",), bare=True)
+    raise _missing("response")
+
+
+def _is_choice(body: ChoiceBody) -> bool:
+    return body.token_ids is not None or body.tokens is not None
+
+
+def _pointers(where: str, choices: Sequence[ChoiceBody] | None) -> tuple[str, ...]:
+    return tuple(f"{where}/{place}" for place in range(len(choices or ())))
 
 
 def _version(text: str | None) -> Version:
@@ -153,17 +195,15 @@ def _refuse_error(response: ResponseBody) -> None:
         raise InvalidEnvelope(detail, (Problem("error-response", detail, "/response/error"),))
 
 
-def _require_masks(
-    response: ResponseBody, semantics: EngineSemantics, version: Version, *, streamed: bool
-) -> None:
-    choices = response.choices or []
+def _require_masks(answer: _Answer, semantics: EngineSemantics, version: Version) -> None:
+    choices = answer.joined.response.choices or []
+    placed = list(zip(choices, answer.pointers, strict=True))
     if not choices:
         detail = "the response has no choices"
         raise InvalidEnvelope(detail, (Problem("no-choices", detail, "/response/choices"),))
-    nameless = [place for place, choice in enumerate(choices) if choice.token_ids is None]
-    if nameless:
+    pointers = [f"{pointer}/token_ids" for choice, pointer in placed if not _is_choice(choice)]
+    if pointers:
         detail = "token_ids is missing; only ids that the server sent can be checked, not its text"
-        pointers = [f"/response/choices/{place}/token_ids" for place in nameless]
         raise InvalidEnvelope(
             f"{pointers[0]}: {detail}",
             tuple(Problem("no-token-ids", detail, pointer) for pointer in pointers),
@@ -172,13 +212,13 @@ def _require_masks(
         Problem(
             "no-sampling-mask",
             "sampling_mask is missing or null",
-            f"/response/choices/{place}/sampling_mask",
+            f"{pointer}/sampling_mask",
         )
-        for place, choice in enumerate(choices)
-        if choice.sampling_mask is None and choice.token_ids
+        for choice, pointer in placed
+        if not has_masks(choice) and (choice.token_ids or choice.tokens)
     ]
     if maskless:
-        causes = "; ".join(_causes(semantics, version, streamed=streamed))
+        causes = "; ".join(_causes(semantics, version, streamed=answer.streamed))
         raise InvalidEnvelope(f"{maskless[0].detail}: {causes}", tuple(maskless))
 
 

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from app.replay.evidence import Candidates, Choice
 from app.replay.ragged import Ragged, offsets_of
 from app.replay.wire.generate import Candidate, ChoiceBody, Entry, Logprobs
-from app.replay.wire.packed import MaskBody, floats, integers, mask_rows, refusal
+from app.replay.wire.packed import (
+    ArrayBody,
+    FloatArray,
+    FloatTable,
+    MaskBody,
+    Masks,
+    flags,
+    float_rows,
+    floats,
+    integers,
+    mask_rows,
+    refusal,
+)
 
 _Named: TypeAlias = Entry | Candidate
 _PlaceOf: TypeAlias = Callable[[int], str]
@@ -26,70 +38,155 @@ _token = attrgetter("token")
 _top = attrgetter("top_logprobs")
 
 
-def choice_of(body: ChoiceBody, place: int) -> Choice:
+def choice_of(body: ChoiceBody, pointer: str, *, bare: bool = False) -> Choice:
     """Turn one decoded choice into arrays.
+
+    Args:
+        body: in any of its forms.
+        pointer: where it stands in the case.
+        bare: whether it came without a response of vLLM around it.
 
     Raises:
         InvalidEnvelope: token ids, masks and logprobs differ in length, or a value is none.
     """
-    pointer = f"/response/choices/{place}"
-    token_ids = integers(body.token_ids or [], f"{pointer}/token_ids").ravel()
-    rows = _masks(body.sampling_mask or [], f"{pointer}/sampling_mask")
-    if len(rows) != len(token_ids):
+    named = "token_ids" if body.token_ids is not None else "tokens"
+    token_ids = integers(getattr(body, named) or [], f"{pointer}/{named}").ravel()
+    masks = _masks(body, pointer)
+    where = f"{pointer}/{_mask_member(body)}"
+    if len(masks.rows) != len(token_ids):
         raise refusal(
             "misaligned-mask",
-            f"{len(token_ids)} token_ids but {len(rows)} rows in sampling_mask; there must be "
-            "one row for each token",
-            f"{pointer}/sampling_mask",
+            f"{len(token_ids)} {named} but {len(masks.rows)} rows in {_mask_member(body)}; there "
+            "must be one row for each token",
+            where,
         )
-    logprobs = body.logprobs
-    candidates: Candidates | None = None
-    if logprobs is not None and logprobs.on_mask is not None:
-        candidates = _on_mask(logprobs, rows, token_ids, f"{pointer}/logprobs")
-    elif logprobs is not None and logprobs.content is not None:
-        candidates = _candidates(logprobs.content, len(token_ids), f"{pointer}/logprobs/content")
-    masks, ascending = _ascending(rows)
+    ordered, ascending = _ascending(masks.rows)
     return Choice(
         index=body.index,
-        place=place,
+        pointer=pointer,
+        bare=bare,
         token_ids=token_ids,
-        masks=masks,
+        masks=ordered,
         masks_ascending=ascending,
-        candidates=candidates,
+        candidates=_logprobs(body, masks, token_ids, pointer),
         finish_reason=body.finish_reason,
+        replayed=_replayed(body, len(token_ids), pointer),
     )
 
 
-def _masks(body: list[list[int]] | MaskBody, pointer: str) -> Ragged:
-    if isinstance(body, MaskBody):
-        return mask_rows(body, pointer)
+def has_masks(body: ChoiceBody) -> bool:
+    """Whether a choice has masks in any form."""
+    given = (body.sampling_mask, body.ids, body.rows)
+    return any(member is not None for member in given)
+
+
+def _mask_member(body: ChoiceBody) -> str:
+    if body.sampling_mask is not None:
+        return "sampling_mask"
+    return "rows" if body.ids is None and body.rows is not None else "ids"
+
+
+def _masks(body: ChoiceBody, pointer: str) -> Masks:
+    mask = body.sampling_mask
+    if mask is None and has_masks(body):
+        beside = MaskBody(body.ids, body.counts, body.lengths, body.offsets, body.rows, body.sizes)
+        return mask_rows(beside, pointer)
+    if isinstance(mask, MaskBody | str):
+        return mask_rows(mask, f"{pointer}/sampling_mask")
     try:
-        return Ragged.of(body)
+        return Masks(Ragged.of(mask or []))
     except OverflowError:
-        raise refusal("no-token-id", "an id does not fit in 64 bits", pointer) from None
+        where = f"{pointer}/sampling_mask"
+        raise refusal("no-token-id", "an id does not fit in 64 bits", where) from None
 
 
-def _on_mask(
-    body: Logprobs, rows: Ragged, token_ids: NDArray[np.int64], pointer: str
-) -> Candidates:
-    """Logprobs given on the mask itself, with or without those of the sampled tokens."""
-    values = floats(body.on_mask if body.on_mask is not None else [], f"{pointer}/on_mask")
-    if len(values) != len(rows.values):
-        raise refusal(
-            "misaligned-logprobs",
-            f"{len(rows.values)} ids in the masks but {len(values)} logprobs on them",
-            f"{pointer}/on_mask",
+def _replayed(body: ChoiceBody, tokens: int, pointer: str) -> NDArray[np.bool_] | None:
+    if body.loss_mask is None:
+        return None
+    where = f"{pointer}/loss_mask"
+    replayed = flags(body.loss_mask, where)
+    if len(replayed) != tokens:
+        detail = f"{tokens} tokens but {len(replayed)} in the loss mask"
+        raise refusal("misaligned-loss-mask", detail, where)
+    return None if replayed.all() else replayed
+
+
+def _logprobs(
+    body: ChoiceBody, masks: Masks, token_ids: NDArray[np.int64], pointer: str
+) -> Candidates | None:
+    """The logprobs in whichever form they came."""
+    given = body.logprobs
+    where = f"{pointer}/logprobs"
+    on_mask: NDArray[np.float64] | None = None
+    sampled: NDArray[np.float64] | None = None
+    if isinstance(given, Logprobs) and given.content is not None:
+        return _candidates(given.content, len(token_ids), f"{where}/content")
+    if isinstance(given, Logprobs) and given.data is None:
+        if given.on_mask is not None:
+            on_mask = _on_mask(given.on_mask, masks, f"{where}/on_mask")
+        if given.sampled is not None:
+            sampled = _sampled(given.sampled, len(token_ids), f"{where}/sampled")
+    elif given is not None:
+        on_mask, sampled = _either(_array_of(given), masks, len(token_ids), where)
+    if body.sampled_logprobs is not None:
+        where = f"{pointer}/sampled_logprobs"
+        sampled = _sampled(body.sampled_logprobs, len(token_ids), where)
+    if on_mask is None and sampled is None:
+        return None
+    rows = masks.rows
+    if on_mask is None:
+        rows = Ragged(np.empty(0, np.int64), np.zeros(len(token_ids) + 1, np.int64))
+        on_mask = np.empty(0)
+    if sampled is None:
+        sampled = np.full(len(token_ids), np.nan)
+    return Candidates(named=token_ids, sampled=sampled, ids=rows, logprobs=on_mask, on_mask=True)
+
+
+def _array_of(given: Logprobs | FloatTable) -> FloatTable:
+    if isinstance(given, Logprobs):
+        return ArrayBody(given.data or "", given.dtype or "", given.shape)
+    return given
+
+
+def _either(
+    given: FloatTable, masks: Masks, tokens: int, pointer: str
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Tell by their number whether logprobs are about the masks' ids or the sampled tokens."""
+    ids = len(masks.rows.values)
+    on_mask = float_rows(given, masks, pointer)
+    if ids == tokens and on_mask is not None and not (masks.rows.counts == 1).all():
+        detail = (
+            f"there are as many ids in the masks as tokens ({tokens}), so it cannot be told whose "
+            'logprobs these are; name them {"on_mask": …} or {"sampled": …}'
         )
-    sampled = np.full(len(rows), np.nan)
-    if body.sampled is not None:
-        sampled = floats(body.sampled, f"{pointer}/sampled")
-        if len(sampled) != len(rows):
-            raise refusal(
-                "misaligned-logprobs",
-                f"{len(rows)} token_ids but {len(sampled)} sampled logprobs",
-                f"{pointer}/sampled",
-            )
-    return Candidates(named=token_ids, sampled=sampled, ids=rows, logprobs=values, on_mask=True)
+        raise refusal("ambiguous-logprobs", detail, pointer)
+    if on_mask is not None:
+        return on_mask, None
+    flat = given if not isinstance(given, list) else [v for v in given if not isinstance(v, list)]
+    values = floats(flat, pointer)
+    if len(values) != tokens:
+        detail = (
+            f"{len(values)} logprobs for {ids} ids in the masks and {tokens} tokens; there must "
+            "be one for each of either"
+        )
+        raise refusal("misaligned-logprobs", detail, pointer)
+    return None, values
+
+
+def _on_mask(given: FloatTable, masks: Masks, pointer: str) -> NDArray[np.float64]:
+    values = float_rows(given, masks, pointer)
+    if values is None:
+        detail = f"there must be one logprob for each of the {len(masks.rows.values)} ids"
+        raise refusal("misaligned-logprobs", detail, pointer)
+    return values
+
+
+def _sampled(given: FloatArray, tokens: int, pointer: str) -> NDArray[np.float64]:
+    values = floats(given, pointer)
+    if len(values) != tokens:
+        detail = f"{tokens} token_ids but {len(values)} sampled logprobs"
+        raise refusal("misaligned-logprobs", detail, pointer)
+    return values
 
 
 def _candidates(content: list[Entry], tokens: int, pointer: str) -> Candidates:

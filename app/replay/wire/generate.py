@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from app.replay.wire.packed import FloatArray, IntArray, MaskBody
+from app.replay.wire.packed import FlagArray, FloatArray, FloatTable, IntArray, IntTable, MaskBody
 
 
 class RequestBody(msgspec.Struct, gc=False):
@@ -49,24 +49,41 @@ class Entry(msgspec.Struct, gc=False):
 class Logprobs(msgspec.Struct, gc=False):
     """The logprobs of a choice or of a chunk.
 
-    Not vLLM's own: `on_mask`, one for each id of the mask, flat in the mask's order, and
-    `sampled`, one a token.
+    Not vLLM's own: `on_mask`, one for each id of the mask in the mask's order, and `sampled`,
+    one a token; or an array (`data`, `dtype`, `shape`) of either.
     """
 
     content: list[Entry] | None = None
-    on_mask: FloatArray | None = None
+    on_mask: FloatTable | None = None
     sampled: FloatArray | None = None
+    data: str | None = None
+    dtype: str | None = None
+    shape: list[int] | None = None
 
 
 class ChoiceBody(msgspec.Struct, gc=False):
-    """A choice, or what a chunk adds to one; chunks are never packed."""
+    """A choice, or what a chunk adds to one; chunks are never packed.
+
+    Not vLLM's own: `tokens` for `token_ids`; the members of a packed mask (see `MaskBody`) beside
+    `sampling_mask`; logprobs without an object around them; and `loss_mask`, one a token, false
+    or zero for a token that the engine did not sample.
+    """
 
     index: int = 0
     token_ids: IntArray | None = None
-    sampling_mask: list[list[int]] | MaskBody | None = None
-    logprobs: Logprobs | None = None
+    sampling_mask: list[list[int]] | MaskBody | str | None = None
+    logprobs: Logprobs | list[float | list[float | None] | None] | str | None = None
     finish_reason: str | None = None
     text: str | None = None
+    tokens: IntArray | None = None
+    ids: IntArray | None = None
+    counts: IntArray | None = None
+    lengths: IntArray | None = None
+    offsets: IntArray | None = None
+    rows: IntTable | None = None
+    sizes: IntArray | None = None
+    sampled_logprobs: FloatArray | None = None
+    loss_mask: FlagArray | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -82,8 +99,8 @@ class Metrics(msgspec.Struct, gc=False):
     speculative_decoding: Any = None
 
 
-class ResponseBody(msgspec.Struct, gc=False):
-    """A whole response, or one chunk of a stream."""
+class ResponseBody(ChoiceBody, gc=False):
+    """A whole response, one chunk of a stream, or the one choice itself."""
 
     choices: list[ChoiceBody] | None = None
     usage: Usage | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.errors import InvalidEnvelope, Problem
 from app.replay.wire.decoding import decode
 from app.replay.wire.generate import ChoiceBody, Entry, Logprobs, ResponseBody
-from app.replay.wire.packed import MaskBody, refusal
+from app.replay.wire.packed import refusal
 
 _DONE = "[DONE]"
 
@@ -83,16 +83,23 @@ def _concatenate(index: int, parts: Sequence[ChoiceBody]) -> ChoiceBody:
     content: list[Entry] | None = None
     finish_reason: str | None = None
     for part in parts:
-        if not isinstance(part.token_ids, list | None) or isinstance(part.sampling_mask, MaskBody):
+        ids, mask, logprobs = part.token_ids, part.sampling_mask, part.logprobs
+        beside = (part.tokens, part.ids, part.rows, part.sampled_logprobs, part.loss_mask)
+        if (
+            not isinstance(ids, list | None)
+            or not isinstance(mask, list | None)
+            or not isinstance(logprobs, Logprobs | None)
+            or beside.count(None) < len(beside)
+        ):
             detail = "a chunk of a stream is never packed; give the whole response"
             raise refusal("packed-chunk", detail, "/response")
-        token_ids += part.token_ids or ()
-        if part.sampling_mask is not None:
+        token_ids += ids or ()
+        if mask is not None:
             masks = masks if masks is not None else []
-            masks += part.sampling_mask
-        if part.logprobs is not None and part.logprobs.content is not None:
+            masks += mask
+        if logprobs is not None and logprobs.content is not None:
             content = content if content is not None else []
-            content += part.logprobs.content
+            content += logprobs.content
         finish_reason = part.finish_reason or finish_reason
     return ChoiceBody(
         index=index,
