@@ -17,7 +17,7 @@ from app.replay.statistics import declarations
 from app.replay.statistics.known_rows import join as join_rows
 from app.replay.statistics.known_rows import known_rows
 from app.replay.statistics.likelihood import likelihood_test
-from app.replay.statistics.pit import pit_test
+from app.replay.statistics.pit import evidence_key, pit_test
 from app.replay.statistics.ranks import rank_test
 from app.replay.statistics.result import Tested
 from app.rules.declaration import Declaration
@@ -98,7 +98,12 @@ class Statistics:
                     f"{self.rate / len(self.tests):.2g})"
                 ),
                 location=Location(pointer="/response/choices"),
-                evidence=test.as_json(),
+                evidence={
+                    "rows_tested": test.rows,
+                    "statistic": test.statistic,
+                    "p_value": test.p_value,
+                    "false_alarm_rate": self.rate,
+                },
             )
             for test in self.failed()
         ]
@@ -157,7 +162,7 @@ def examine(evidence: Evidence, subjects: Sequence[Subject], draws: Sequence[Dra
         return Statistics(not_tested="the seeded draw decides the rows", rate=rate, left_out={})
     if (why := _not_drawn_from_rows(evidence)) is not None:
         return Statistics(not_tested=why, rate=rate, left_out={})
-    rows = join_rows(known_rows(evidence, s.support, s.choice.token_ids) for s in subjects)
+    rows = join_rows(known_rows(evidence, s.support) for s in subjects)
     if not len(rows):
         return Statistics(
             not_tested="no row has more than one token and a known distribution",
@@ -165,7 +170,7 @@ def examine(evidence: Evidence, subjects: Sequence[Subject], draws: Sequence[Dra
             left_out=dict(rows.left_out),
         )
     likelihood = likelihood_test(rows)
-    tests = (pit_test(rows), likelihood.test, rank_test(rows))
+    tests = (pit_test(rows, evidence_key(evidence.choices)), likelihood.test, rank_test(rows))
     return Statistics(
         rate=rate,
         rows=len(rows),

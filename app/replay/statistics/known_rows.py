@@ -24,7 +24,7 @@ from app.replay.tolerances import TIE, normalisation_tolerance
 # "another" is known as well as the row's sum is; see `tolerances.NORMALISATION_ERROR`.
 _LEAST_REST = 1e-2
 # Outcomes worked on at a time, so that temporaries stay in the processor's cache.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 12
 
 
 class LeftOut(StrEnum):
@@ -45,7 +45,6 @@ class KnownRows:
         offsets: of the rows, (n + 1,).
         drawn_at: the outcome of each row, flat, (n,).
         other_last: rows whose last outcome is "another", (n,).
-        tokens: the drawn token of each row, (n,).
         left_out: how many rows are not among them, by `LeftOut`.
     """
 
@@ -53,7 +52,6 @@ class KnownRows:
     offsets: NDArray[np.int64]
     drawn_at: NDArray[np.int64]
     other_last: NDArray[np.bool_]
-    tokens: NDArray[np.int64]
     left_out: Mapping[str, int]
 
     def __len__(self) -> int:
@@ -71,19 +69,20 @@ class KnownRows:
                 self.offsets[start : stop + 1] - first,
                 self.drawn_at[start:stop] - first,
                 self.other_last[start:stop],
-                self.tokens[start:stop],
                 {},
             )
             start = stop
 
 
-def known_rows(evidence: Evidence, support: Support, token_ids: NDArray[np.int64]) -> KnownRows:
+def known_rows(evidence: Evidence, support: Support) -> KnownRows:
     """Take the rows of one choice whose distribution is known and not certain."""
     masks, counts = support.masks, support.masks.counts
     inside = support.sampled_at >= 0
     drawn = inside.copy()
     drawn[inside] = support.exact[support.sampled_at[inside]]
     several = counts > 1
+    if support.replayed is not None:
+        several &= support.replayed
     whole, listed = _coverage(evidence, support)
     whole &= drawn & several
     partly = ~whole & drawn & several & (listed > 0)
@@ -124,7 +123,6 @@ def known_rows(evidence: Evidence, support: Support, token_ids: NDArray[np.int64
         offsets=offsets_of(outcomes[rows]),
         drawn_at=drawn_at,
         other_last=partly[rows],
-        tokens=token_ids[rows],
         left_out=_left_out(~informative, inside, several & ~(whole & ~informative), drawn),
     )
 
@@ -143,7 +141,6 @@ def join(parts: Iterable[KnownRows]) -> KnownRows:
             [part.drawn_at + start for part, start in zip(every, starts[:-1], strict=True)]
         ),
         other_last=np.concatenate([part.other_last for part in every]),
-        tokens=np.concatenate([part.tokens for part in every]),
         left_out=dict(left_out),
     )
 

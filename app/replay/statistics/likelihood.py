@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.replay.ragged import reduce_rows
 from app.replay.statistics.known_rows import KnownRows
 from app.replay.statistics.result import Tested
 from app.replay.statistics.special import normal_two_sided
@@ -25,6 +24,7 @@ from app.replay.statistics.special import normal_two_sided
 # s = -1 is uniform over the mask; 16 is all but greedy.
 _WEAK = tuple(2.0**-k for k in range(6, 0, -1))
 POWERS = (-1.0, -0.75, *(-s for s in reversed(_WEAK)), *_WEAK, 1.0, 2.0, 4.0, 16.0)
+_S = np.array(POWERS)
 # Standard deviations by which a power of 90 % stands above one of 50 %.
 _NINETY_PERCENT = 1.2815515655446004
 
@@ -65,10 +65,9 @@ def likelihood_test(rows: KnownRows) -> Likelihood:
         mean, spread = _moments(block)
         total += float((own - mean).sum())
         variance += float(spread.sum())
-        for place, s in enumerate(POWERS):
-            log_norm, tilted_mean = _tilted(block, s)
-            ratios[place] += float((s * own - log_norm).sum())
-            information[place] += float((s * tilted_mean - log_norm).sum())
+        log_norms, tilted_means = _tilted(block)
+        ratios += _S * own.sum() - log_norms
+        information += _S * tilted_means - log_norms
     z = total / math.sqrt(variance) if variance > 0 else None
     return Likelihood(
         test=Tested(
@@ -91,18 +90,25 @@ def p_value_of_mixture(log_ratios: NDArray[np.float64]) -> float:
 
 def _moments(block: KnownRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and variance of a row's log p(drawn), (n,) each; the mean is minus the entropy."""
+    starts = block.offsets[:-1]
     p = np.exp(block.logprobs)
-    mean = reduce_rows(np.add, p * block.logprobs, block.offsets, 0.0)
+    mean = np.add.reduceat(p * block.logprobs, starts)
     centred = block.logprobs - np.repeat(mean, np.diff(block.offsets))
-    return mean, reduce_rows(np.add, p * centred**2, block.offsets, 0.0)
+    return mean, np.add.reduceat(p * centred**2, starts)
 
 
-def _tilted(block: KnownRows, s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log of the sum of p^(1 + s), and the mean of log p under it, (n,) each."""
-    # Logprobs are at most zero and 1 + s at least zero: nothing overflows. The likeliest comes
-    # first, but for "another"; small rows cannot underflow then.
-    best = reduce_rows(np.maximum, block.logprobs, block.offsets, 0.0)
-    weights = np.exp((1.0 + s) * (block.logprobs - np.repeat(best, np.diff(block.offsets))))
-    norm = reduce_rows(np.add, weights, block.offsets, 1.0)
-    mean = reduce_rows(np.add, weights * block.logprobs, block.offsets, 0.0) / norm
-    return np.log(norm) + (1.0 + s) * best, mean
+def _tilted(block: KnownRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each power, the log of the sum of p^(1 + s) and the mean of log p under it, (k,) each.
+
+    Both are summed over the rows, none of which is empty.
+    """
+    starts = block.offsets[:-1]
+    # Logprobs less the largest are at most zero, and 1 + s at least zero: nothing overflows.
+    best = np.maximum.reduceat(block.logprobs, starts)
+    shifted = block.logprobs - np.repeat(best, np.diff(block.offsets))
+    weights = np.exp((1.0 + _S[:, None]) * shifted)
+    norms = np.add.reduceat(weights, starts, axis=1)
+    weights *= block.logprobs
+    means = np.add.reduceat(weights, starts, axis=1) / norms
+    log_norms: NDArray[np.float64] = np.log(norms).sum(axis=1) + (1.0 + _S) * best.sum()
+    return log_norms, means.sum(axis=1)

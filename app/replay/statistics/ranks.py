@@ -69,8 +69,8 @@ def _cells(block: KnownRows) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     cells = np.searchsorted(_FIRST_RANKS, ranks, side="right").astype(np.int64) - 1
     cells[(block.offsets[1:] - 1)[block.other_last]] = _CELLS - 1
     flat = np.repeat(np.arange(len(block)), sizes) * _CELLS + cells
-
-    expected = np.bincount(flat, weights=np.exp(block.logprobs), minlength=len(block) * _CELLS)
+    sums = np.bincount(flat, weights=np.exp(block.logprobs), minlength=len(block) * _CELLS)
+    expected = sums.astype(np.float64)
     drawn: NDArray[np.int64] = cells[block.drawn_at]
     return expected.reshape(len(block), _CELLS), drawn
 
