@@ -192,6 +192,14 @@ USAGE = _check(
     "entrypoints/scale_out/token_in_token_out/serving.py",
     Severity.WARNING,
 )
+LENGTH = _check(
+    "length",
+    "No choice has more tokens than max_tokens",
+    "vLLM ends a choice at max_tokens at the latest, also where it speculates. A longer one is "
+    "the answer to another request, or has rows twice.",
+    "Give the request as it was sent, and the response as it came.",
+    "v1/core/sched/utils.py::check_stop",
+)
 UNFINISHED = _check(
     "unfinished",
     "The choice finished by itself",
@@ -242,6 +250,7 @@ DECLARATIONS = (
     RANKS,
     TRAINER,
     USAGE,
+    LENGTH,
     UNFINISHED,
     CUMULATIVE,
     REQUEST,

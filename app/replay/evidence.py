@@ -34,6 +34,7 @@ class ReplayOptions:
         speculative: it speculates; `None` when not said.
         rejection_sample_method: of its speculative config.
         draft_sample_method: of its speculative config; `probabilistic` or one-hot drafts.
+        num_speculative_tokens: of its speculative config; without it blocks cannot be told.
         vocab_size: of the model (rows of the LM head), for range checks.
     """
 
@@ -42,6 +43,7 @@ class ReplayOptions:
     speculative: bool | None = None
     rejection_sample_method: str = "standard"
     draft_sample_method: str = "greedy"
+    num_speculative_tokens: int | None = None
     vocab_size: int | None = None
 
 

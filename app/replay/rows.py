@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from packaging.version import Version
 
+from app.replay.block_verification import explain_blocks
 from app.replay.contest import Contest, Stream, contest
-from app.replay.evidence import Choice, Evidence
+from app.replay.evidence import Choice, Evidence, ReplayOptions
 from app.replay.speculation import Explained, explain_rows
 from app.replay.support import Support
 from app.replay.tolerances import draw_tolerance
@@ -51,9 +52,11 @@ class Reason(StrEnum):
 
 
 _REASONS = tuple(Reason)
-_BY_METHOD = {"synthetic": Reason.SYNTHETIC, "fly": Reason.FLY, "block": Reason.BLOCK}
+_BY_METHOD = {"synthetic": Reason.SYNTHETIC, "fly": Reason.FLY}
 # These put tokens where no draw from the row would.
 _FORCING = (Reason.TRACE_REPLAY, Reason.INFINITE_LOGIT_BIAS, Reason.SYNTHETIC)
+# From here on the step in a block goes into the uniform that decides (`gumbel.py::spec_step_seed`).
+_SALTED_BLOCKS = Version("0.33")
 # So many mismatches, all explained by speculation, are no accident: one is explained by chance
 # about every other time.
 _UNDECLARED_ROWS = 12
@@ -107,10 +110,8 @@ def stream_of(evidence: Evidence, choice: Choice) -> Stream | Reason:
         return Reason.INFINITE_LOGIT_BIAS
     if evidence.options.watermark and sampling.watermarking and release >= Version("0.30"):
         return Reason.WATERMARK
-    if evidence.speculated and (method := _BY_METHOD.get(evidence.options.rejection_sample_method)):
-        return method
-    if evidence.speculated and evidence.options.draft_sample_method == "probabilistic":
-        return Reason.PROBABILISTIC_DRAFTS
+    if evidence.speculated and (reason := _not_verifiable(evidence.options)) is not None:
+        return reason
     if sampling.seed is None:
         return Reason.NO_SEED
     if evidence.prompt_length is None:
@@ -122,6 +123,15 @@ def stream_of(evidence: Evidence, choice: Choice) -> Stream | Reason:
         first_position=evidence.prompt_length - 1,
         fp64=evidence.options.use_fp64_gumbel,
     )
+
+
+def _not_verifiable(options: ReplayOptions) -> Reason | None:
+    if (reason := _BY_METHOD.get(options.rejection_sample_method)) is not None:
+        return reason
+    if options.draft_sample_method == "probabilistic":
+        return Reason.PROBABILISTIC_DRAFTS
+    blocks = options.rejection_sample_method == "block"
+    return Reason.BLOCK if blocks and options.num_speculative_tokens is None else None
 
 
 def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
@@ -141,12 +151,16 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
         sums = contest(support, stream)
         gap = np.minimum(sums.known, sums.bounded)
         _decide(outcomes, reasons, sums, support, tolerance)
+        if choice.replayed is not None:
+            outcomes[~choice.replayed] = Outcome.NOT_REPLAYED
         lost = np.count_nonzero(outcomes == Outcome.MISMATCH)
         undeclared = evidence.speculated is None and lost >= _UNDECLARED_ROWS
         if evidence.speculated or undeclared:
-            explained = explain_rows(support, sums, stream, tolerance)
             accepted, residual = _allow_speculation(
-                outcomes, reasons, explained, declared=not undeclared
+                outcomes,
+                reasons,
+                _explained(evidence, support, sums, stream, tolerance),
+                declared=not undeclared,
             )
     if stream not in _FORCING:
         # No noise is needed to know what is drawn from one member, or never from none.
@@ -159,6 +173,26 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
         outcomes[~choice.replayed] = Outcome.NOT_REPLAYED
         gap[~choice.replayed] = np.nan
     return Draws(outcomes, reasons, gap, tolerance, accepted, residual)
+
+
+def _explained(
+    evidence: Evidence, support: Support, sums: Contest, stream: Stream, tolerance: float
+) -> Explained:
+    options = evidence.options
+    if (
+        evidence.speculated
+        and options.rejection_sample_method == "block"
+        and options.num_speculative_tokens is not None
+    ):
+        return explain_blocks(
+            support,
+            sums,
+            stream,
+            tolerance,
+            drafts=options.num_speculative_tokens,
+            salted=Version(evidence.version.base_version) >= _SALTED_BLOCKS,
+        )
+    return explain_rows(support, sums, stream, tolerance)
 
 
 def _decide(

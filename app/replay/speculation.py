@@ -34,18 +34,38 @@ class Explained:
     possible: NDArray[np.bool_]
 
 
-def explain_rows(support: Support, sums: Contest, stream: Stream, tolerance: float) -> Explained:
-    """Say for each row which ways of speculation give its token."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Where the sampled id of each row stands among its members, (n,) each.
+
+    Attributes:
+        known: rows whose sampled id and all of whose members have a logprob.
+        own: the sampled id's logprob, or the most it can be; -inf outside the mask.
+        top: logprob of the best other member, or the most it can be.
+        won: the sampled id is certainly the plain draw.
+        may_have_won: within the tolerance it may be.
+        second: certainly just one member beats it.
+        may_be_second: within the tolerance at most one member does.
+    """
+
+    known: NDArray[np.bool_]
+    own: NDArray[np.float64]
+    top: NDArray[np.float64]
+    won: NDArray[np.bool_]
+    may_have_won: NDArray[np.bool_]
+    second: NDArray[np.bool_]
+    may_be_second: NDArray[np.bool_]
+
+
+def standing_of(support: Support, sums: Contest, tolerance: float) -> Standing:
+    """Say where each sampled id stands in the plain draw."""
     masks = support.masks
     rows = len(masks)
-    positions = np.arange(rows, dtype=np.int64) + stream.first_position
-    log_u = np.log(acceptance_uniform(stream.seed, positions).astype(np.float64))
     inside = support.sampled_at >= 0
-    own_logprob = np.full(rows, -np.inf)
-    own_logprob[inside] = support.upper[support.sampled_at[inside]]
+    own = np.full(rows, -np.inf)
+    own[inside] = support.upper[support.sampled_at[inside]]
     own_sum = np.full(rows, -np.inf)
     own_sum[inside] = sums.sums[support.sampled_at[inside]]
-
     others = np.ones(len(masks.values), np.bool_)
     others[support.sampled_at[inside]] = False
 
@@ -56,15 +76,36 @@ def explain_rows(support: Support, sums: Contest, stream: Stream, tolerance: flo
 
     best = reduce_rows(np.maximum, np.where(others, sums.sums, -np.inf), masks.offsets, -np.inf)
     is_best = others & (sums.sums == np.repeat(best, masks.counts))
-    top = reduce_rows(np.maximum, np.where(is_best, support.upper, -np.inf), masks.offsets, -np.inf)
     known = inside & support.covered
-    accepted = known & (own_logprob > log_u + tolerance)
-    residual = known & (rivals(others, -tolerance) == 1) & (top <= log_u - tolerance)
-    # Only members whose logprob is known can exclude a way.
-    second = rivals(others & support.exact, tolerance) <= 1
-    possible = (
-        (sums.known >= -tolerance)
-        | (own_logprob >= log_u - tolerance)
-        | (second & ((top <= log_u + tolerance) | ~support.covered))
+    # Rows that are not replayed need no explanation.
+    skipped = False if support.replayed is None else ~support.replayed
+    return Standing(
+        known=known,
+        own=own,
+        top=reduce_rows(
+            np.maximum, np.where(is_best, support.upper, -np.inf), masks.offsets, -np.inf
+        ),
+        won=(known & (sums.known > tolerance)) | skipped,
+        may_have_won=(inside & (sums.known >= -tolerance)) | skipped,
+        second=known & (rivals(others, -tolerance) == 1),
+        # Only members whose logprob is known can exclude a way.
+        may_be_second=inside & (rivals(others & support.exact, tolerance) <= 1),
     )
-    return Explained(accepted, residual, possible & inside)
+
+
+def explain_rows(support: Support, sums: Contest, stream: Stream, tolerance: float) -> Explained:
+    """Say for each row which ways of speculation give its token."""
+    at = standing_of(support, sums, tolerance)
+    positions = np.arange(len(support.masks), dtype=np.int64) + stream.first_position
+    log_u = np.log(acceptance_uniform(stream.seed, positions).astype(np.float64))
+    inside = support.sampled_at >= 0
+    possible = (
+        at.may_have_won
+        | (inside & (at.own >= log_u - tolerance))
+        | (at.may_be_second & ((at.top <= log_u + tolerance) | ~support.covered))
+    )
+    return Explained(
+        accepted=at.known & (at.own > log_u + tolerance),
+        residual=at.second & (at.top <= log_u - tolerance),
+        possible=possible,
+    )

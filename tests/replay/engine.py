@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from packaging.version import Version
 
 from app.catalogue.semantics import DrawGenerator
-from tests.replay.reference import SCALAR, scalar_acceptance_uniform
+from tests.replay.reference import M64, SCALAR, scalar_acceptance_uniform
 
 
 @dataclass(frozen=True)
 class Engine:
     """`coarse` logits are multiples of 1/8, so that many tie, as bf16 ones do.
 
-    With `speculates`, three of four tokens come from verifying a one-hot draft.
+    With `speculates`, three of four tokens come from verifying a one-hot draft; with `blocks`,
+    that many drafts at a time are verified as a block.
     """
 
     version: str = "0.32.0"
@@ -31,6 +32,7 @@ class Engine:
     fp64: bool = False
     keep_ties: bool = True
     speculates: bool = False
+    blocks: int = 0
 
     def case(self, *, prompt: int = 5, **sampling: Any) -> dict[str, Any]:
         """A request and the response to it, as `/replay` takes them."""
@@ -51,10 +53,17 @@ class Engine:
 
     def _choice(self, index: int, prompt: int, params: dict[str, Any]) -> dict[str, Any]:
         rng = np.random.default_rng([self.model_seed, index, prompt])
+        logits = [self._logits(rng) for _ in range(params["max_tokens"] + self.blocks + 1)]
         rows = [
-            self._row(self._logits(rng), prompt - 1 + i, index, params)
-            for i in range(params["max_tokens"])
+            self._row(row, prompt - 1 + i, index, params)
+            for i, row in enumerate(logits[: params["max_tokens"]])
         ]
+        if self.blocks:
+            tokens = self._verified_blocks(logits, prompt - 1, index, params)
+            rows = [
+                self._listing(row.mask, row.logprobs, token, params)
+                for row, token in zip(rows, tokens, strict=False)
+            ]
         return {
             "index": index,
             "token_ids": [row.token for row in rows],
@@ -75,35 +84,78 @@ class Engine:
         self, logits: NDArray[np.float32], position: int, index: int, params: dict[str, Any]
     ) -> _Row:
         logits = self._filtered(logits, params)
-        mask = [int(i) for i in np.flatnonzero(np.isfinite(logits))]
+        mask, logprobs = self._distribution(logits)
         seed = params.get("seed", 99) + index
+        sums = self._sums(logits, mask, position, seed)
+        if self.speculates and position % 4:
+            draft = self._draft(logprobs, position)
+            if logprobs[draft] > math.log(scalar_acceptance_uniform(seed, position)):
+                sums = {draft: 0.0}
+            elif len(mask) > 1:
+                sums.pop(draft, None)
+        return self._listing(mask, logprobs, max(sums, key=lambda i: (sums[i], -i)), params)
+
+    def _draft(self, logprobs: dict[int, float], position: int) -> int:
+        return (
+            max(logprobs, key=lambda i: logprobs[i]) if position % 2 else position % self.vocabulary
+        )
+
+    def _sums(
+        self, logits: NDArray[np.float32], mask: list[int], position: int, seed: int
+    ) -> dict[int, float]:
         dtype = np.float64 if self.fp64 else np.float32
         generator = (
             DrawGenerator.MURMUR3
             if Version(self.version) >= Version("0.31")
             else DrawGenerator.PHILOX
         )
-        sums = {
-            i: dtype(logits[i]) + dtype(SCALAR[generator](seed, position, i, self.fp64))
+        return {
+            i: float(dtype(logits[i]) + dtype(SCALAR[generator](seed, position, i, self.fp64)))
             for i in mask
         }
+
+    def _distribution(self, logits: NDArray[np.float32]) -> tuple[list[int], dict[int, float]]:
+        """The mask and the logprobs, -9999 outside it."""
         normaliser = np.float32(np.log(np.sum(np.exp(logits - logits.max())))) + logits.max()
         logprobs = {
             i: max(float(np.float32(logits[i] - normaliser)), -9999.0)
             for i in range(self.vocabulary)
         }
-        draft = (
-            max(logprobs, key=lambda i: logprobs[i]) if position % 2 else position % self.vocabulary
-        )
-        if self.speculates and position % 4:
-            if logprobs[draft] > math.log(scalar_acceptance_uniform(seed, position)):
-                sums = {draft: dtype(0)}
-            elif len(mask) > 1:
-                sums.pop(draft, None)
-        token = max(sums, key=lambda i: (sums[i], -i))
+        return [int(i) for i in np.flatnonzero(np.isfinite(logits))], logprobs
+
+    def _listing(
+        self, mask: list[int], logprobs: dict[int, float], token: int, params: dict[str, Any]
+    ) -> _Row:
         top = sorted(logprobs, key=lambda i: (-logprobs[i], i))[: params.get("logprobs", 0)]
         listed = [token, *(i for i in top if i != token)]
         return _Row(token, mask, logprobs, listed[: max(params.get("logprobs", 0), 1)])
+
+    def _verified_blocks(
+        self, logits: list[NDArray[np.float32]], first: int, index: int, params: dict[str, Any]
+    ) -> list[int]:
+        """Sun et al. 2024, with point masses for drafts; the end may cut a block."""
+        seed, tokens = params.get("seed", 99) + index, list[int]()
+        salted = Version(self.version) >= Version("0.33")
+        while len(tokens) < params["max_tokens"]:
+            start = len(tokens)
+            part = [self._filtered(row, params) for row in logits[start : start + self.blocks + 1]]
+            known = [self._distribution(row) for row in part]
+            drafts = [self._draft(known[i][1], first + start + i) for i in range(self.blocks)]
+            shares = [math.exp(known[i][1][draft]) for i, draft in enumerate(drafts)]
+            taken = 0
+            for i in range(self.blocks):
+                joint = math.prod(shares[: i + 1])
+                left = joint * (1.0 - shares[i + 1]) if i + 1 < self.blocks else None
+                h = joint if left is None else left / (left + 1.0 - joint) if joint < 1 else 1.0
+                salt = i << 32 if salted else 0
+                if scalar_acceptance_uniform((seed & M64) ^ salt, first + start + i) <= h:
+                    taken = i + 1
+            logits_of_row, (mask, _) = part[taken], known[taken]
+            sums = self._sums(logits_of_row, mask, first + start + taken, seed)
+            if taken < self.blocks and len(mask) > 1:
+                sums.pop(drafts[taken], None)
+            tokens += [*drafts[:taken], max(sums, key=lambda i: (sums[i], -i))]
+        return tokens[: params["max_tokens"]]
 
     def _filtered(self, logits: NDArray[np.float32], params: dict[str, Any]) -> NDArray[np.float32]:
         logits = logits / np.float32(params["temperature"])

@@ -17,6 +17,7 @@ def check_exchange(evidence: Evidence) -> Iterator[tuple[Declaration, Finding | 
     yield declarations.REQUEST, _request(evidence)
     yield declarations.CHOICES, _choices(evidence)
     yield declarations.USAGE, _usage(evidence)
+    yield declarations.LENGTH, _length(evidence)
     yield declarations.UNFINISHED, _unfinished(evidence)
     yield declarations.MASK_ORDER, _mask_order(evidence)
     if evidence.repeating:
@@ -77,11 +78,27 @@ def _usage(evidence: Evidence) -> Finding | None:
     return _finding(declarations.USAGE, "; ".join(problems), "/response/usage")
 
 
+def _length(evidence: Evidence) -> Finding | None:
+    limit = evidence.sampling.max_tokens
+    longer = {
+        choice.index: len(choice)
+        for choice in evidence.choices
+        if limit is not None and len(choice) > limit and not choice.bare
+    }
+    if not longer:
+        return None
+    message = "; ".join(
+        f"choice {index} has {count} tokens, more than max_tokens = {limit}"
+        for index, count in longer.items()
+    )
+    return _finding(declarations.LENGTH, message, "/response/choices")
+
+
 def _unfinished(evidence: Evidence) -> Finding | None:
     open_ended = {
         choice.index: choice.finish_reason
         for choice in evidence.choices
-        if choice.finish_reason in (None, "abort")
+        if choice.finish_reason == "abort" or (choice.finish_reason is None and not choice.bare)
     }
     if not open_ended:
         return None

@@ -33,6 +33,7 @@ class OptionsBody(AnalysisBody, gc=False, forbid_unknown_fields=True):
     speculative: bool | None = None
     rejection_sample_method: Literal["standard", "block", "synthetic", "fly"] = "standard"
     draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     vocab_size: int | None = None
 
 

@@ -55,6 +55,7 @@ class SamplingRequest:
         thinking_budget: whether tokens may be forced by a thinking budget.
         forced_tokens: whether `trace_decode_token_ids` asks for a given sequence.
         watermarking: whether the request lets the server's watermark act.
+        max_tokens: most tokens of a choice; None for as many as the context holds.
     """
 
     n: int = 1
@@ -73,6 +74,7 @@ class SamplingRequest:
     thinking_budget: bool = False
     forced_tokens: bool = False
     watermarking: bool = True
+    max_tokens: int | None = None
 
     @property
     def greedy(self) -> bool:
@@ -106,4 +108,5 @@ def normalise(body: SamplingParamsBody) -> SamplingRequest:
         thinking_budget=body.thinking_token_budget is not None,
         forced_tokens=body.trace_decode_token_ids is not None,
         watermarking=body.watermarking is not False,
+        max_tokens=body.max_tokens,
     )
