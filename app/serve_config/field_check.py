@@ -9,6 +9,7 @@ not judged.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -153,23 +154,25 @@ def _field_problems(
 def _range_problems(
     field: ConfigField, value: Any, path: tuple[str | int, ...]
 ) -> Iterator[FieldProblem]:
-    for name, bound in field.constraints.items():
-        test = _BOUNDS.get(name)
+    for name, (holds, words, engine) in _BOUNDS.items():
+        bound = field.constraints.get(name)
         subject: Any = value
         if name in {"min_length", "max_length"}:
             subject = len(value) if hasattr(value, "__len__") else None
-        if test is None or isinstance(subject, bool) or not isinstance(subject, int | float):
+        if bound is None or isinstance(subject, bool) or not isinstance(subject, int | float):
             continue
-        holds, words, engine = test
         if not holds(subject, bound):
             message = f"must be {words} {bound}, not {value!r}"
             said = None if engine is None else f"Input should be {engine} {bound}"
             nearest = _nearest(name, bound, value)
             yield FieldProblem(ProblemKind.RANGE, path, message, engine=said, nearest=nearest)
+            return
 
 
 def _nearest(name: str, bound: float, value: Any) -> float | None:
     """Give the closest number that a bound allows; none where there is no closest one."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if name in {"ge", "le"}:
         return bound
     if name in {"gt", "lt"} and isinstance(value, int) and isinstance(bound, int):
@@ -177,12 +180,13 @@ def _nearest(name: str, bound: float, value: Any) -> float | None:
     return None
 
 
+# In the order in which pydantic looks at them; it tells the first that fails.
 _BOUNDS: Final[dict[str, tuple[Callable[[Any, Any], bool], str, str | None]]] = {
-    "ge": (lambda value, bound: value >= bound, "at least", "greater than or equal to"),
-    "gt": (lambda value, bound: value > bound, "greater than", "greater than"),
+    "multiple_of": (lambda value, bound: value % bound == 0, "a multiple of", "a multiple of"),
     "le": (lambda value, bound: value <= bound, "at most", "less than or equal to"),
     "lt": (lambda value, bound: value < bound, "less than", "less than"),
-    "multiple_of": (lambda value, bound: value % bound == 0, "a multiple of", "a multiple of"),
+    "ge": (lambda value, bound: value >= bound, "at least", "greater than or equal to"),
+    "gt": (lambda value, bound: value > bound, "greater than", "greater than"),
     "min_length": (lambda value, bound: value >= bound, "of length at least", None),
     "max_length": (lambda value, bound: value <= bound, "of length at most", None),
 }

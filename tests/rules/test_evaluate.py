@@ -248,6 +248,29 @@ def test_masks_behind_a_route_that_is_off_are_a_warning_with_a_safe_fix() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "rule_id", "safe"),
+    [
+        ("", "sampling-mask-logprobs-mode", True),
+        ("--logprobs-mode raw_logits", "sampling-mask-logprobs-mode", False),
+        ("--no-enable-scale-out", "sampling-mask-route-off", False),
+        ("--override-generation-config.top_k 64", "sampling-mask-max-logprobs", True),
+        (
+            "--max-logprobs 5 --override-generation-config.top_k 64",
+            "sampling-mask-max-logprobs",
+            False,
+        ),
+    ],
+)
+def test_a_fix_is_safe_only_where_it_takes_nothing_that_was_asked_for(
+    words: str, rule_id: str, safe: bool
+) -> None:
+    verdict = verdict_on(f"vllm serve m --return-sampling-mask {words}")
+    (finding,) = [f for f in verdict.findings if f.rule == rule_id]
+    assert finding.fix is not None
+    assert finding.fix.safe is safe
+
+
 def endless(config: ServeConfig) -> Any:
     port = config["port"]
     yield ENDLESS.finding(

@@ -186,11 +186,9 @@ UTILIZATION = SetFlag("gpu_memory_utilization", 1)
     [
         ("--max-logprobs -2", "max-logprobs-range", SetFlag("max_logprobs", -1)),
         ("--block-size 0", "value-out-of-range", SetFlag("block_size", 1)),
-        (
-            "--gpu-memory-utilization 1.5",
-            "value-out-of-range",
-            SetFlag("gpu_memory_utilization", 1),
-        ),
+        ("--gpu-memory-utilization 1.5", "value-out-of-range", UTILIZATION),
+        ("--gpu-memory-utilization inf", "value-out-of-range", UTILIZATION),
+        ("--gpu-memory-utilization nan", "value-out-of-range", None),
         ("--gpu-memory-utilization 0", "value-out-of-range", None),
     ],
 )
