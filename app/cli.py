@@ -22,7 +22,7 @@ from app import batch as batches
 from app import replay_command as replays
 from app.catalogue import CatalogueLibrary
 from app.documents import decode_json, decode_text, encode_json
-from app.errors import AdmissionError
+from app.errors import AdmissionError, UnusableInput
 from app.inputs import UNUSABLE, answer_lines, open_input
 from app.probe.command import probe_command
 from app.proposal.envelope import Envelope, read_envelope
@@ -263,6 +263,8 @@ def _extended(
         what = str(model_config)
         with open_input(what) as stream:
             facts = decode_json(decode_text(stream.read(), what=what), what=what)
+        if not isinstance(facts, dict):
+            raise UnusableInput(f"{what} is no config.json: it must hold a JSON object")
         proposal = with_fields(proposal, model_config=facts)
     if hardware is not None:
         gpu, _, count = hardware.partition(":")

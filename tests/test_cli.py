@@ -99,6 +99,13 @@ def test_options_add_what_the_proposal_does_not_say(run: Run, tmp_path: Path) ->
     assert run("validate", "--model-config", str(diffusion), *good).code == 1
 
 
+def test_a_model_config_that_is_no_object_is_unusable(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[1]")
+    result = run("validate", "--model-config", str(tmp_path / "config.json"), "--", *MASK)
+    assert result.code == 2
+    assert "must hold a JSON object" in result.err
+
+
 def test_a_batch_is_answered_line_by_line_in_order(run: Run) -> None:
     lines = [
         {"id": "a", "vllm_version": "0.32.0", "args": GOOD[2:]},
