@@ -10,8 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from app.documents import encode_json
 from app.errors import AdmissionError, InvalidEnvelope, Problem
 from app.relay.response import RETRY_AFTER_SECONDS
 
@@ -62,8 +63,8 @@ def install(app: FastAPI) -> None:
 def _respond(request: Request, error: AdmissionError) -> Response:
     request_id = request.scope.get("request_id")
     waits = error.status == HTTPStatus.SERVICE_UNAVAILABLE
-    return JSONResponse(
-        error.problem_json(request_id),
+    return Response(
+        encode_json(error.problem_json(request_id)),
         error.status,
         headers={"retry-after": RETRY_AFTER_SECONDS.decode()} if waits else None,
         media_type=PROBLEM_MEDIA_TYPE,
@@ -92,8 +93,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
         "status": error.status_code,
         "detail": f"{request.method} {request.url.path}: {error.detail}",
     }
-    return JSONResponse(
-        body, error.status_code, headers=error.headers, media_type=PROBLEM_MEDIA_TYPE
+    return Response(
+        encode_json(body), error.status_code, headers=error.headers, media_type=PROBLEM_MEDIA_TYPE
     )
 
 

@@ -146,6 +146,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     [
         (b'{"args": [', JSON, 400, {"line": 1, "column": 11}),
         (b'{"command": "vllm serve m", "comand": ""}', JSON, 400, {"pointer": "/comand"}),
+        (b'{"\\ud800": 1, "args": []}', JSON, 400, {"pointer": "/\ud800"}),
         (b"[]", JSON, 400, {}),
         (b'{"args": ["m", 3]}', JSON, 400, {"pointer": "/args/1"}),
         (b"{}", JSON, 400, {}),
@@ -160,6 +161,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ids=[
         "broken-json",
         "unknown-key",
+        "lone-surrogate",
         "not-an-object",
         "number-in-args",
         "empty",
