@@ -32,6 +32,8 @@ REPLAY_OPTIONS = ("--return-sampling-mask", "--logprobs-mode", "processed_logpro
 _OPTIONS = (
     *("--served-model-name", MODEL_NAME, "--host", HOST),
     *("--max-model-len", "256", "--enforce-eager", "--generation-config", "vllm"),
+    # 65,536 tokens of KV cache, 32 MB; what VLLM_CPU_KVCACHE_SPACE gives at least is 1 GB.
+    *("--num-gpu-blocks-override", "512"),
     *REPLAY_OPTIONS,
 )
 _ENVIRONMENT = {
@@ -117,7 +119,7 @@ class Server(AbstractContextManager["Server"]):
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [self.lab.python, "-P", "-c", _START, "serve", *self.command, *listen],
-                env=environment | _ENVIRONMENT | self.env,
+                env=environment | _ENVIRONMENT | {"LAB_PARENT": str(os.getpid())} | self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -5,6 +5,7 @@ packages could shadow vLLM's dependencies, and installs what the process asks fo
 
 LAB_TRITON_ON_CPU=1     Triton in interpreter mode as a CPU backend: Model Runner V2 works
 LAB_NVIDIA=h100:8       eight fake GPUs, for verdicts; nothing can run on them
+LAB_PARENT=1234         end when that process, which started this one, is gone
 """
 
 from __future__ import annotations
@@ -36,3 +37,7 @@ if os.environ.get("LAB_NVIDIA"):
     from lab.inside import nvidia
 
     nvidia.install(os.environ["LAB_NVIDIA"])
+if os.environ.get("LAB_PARENT"):
+    from lab.inside import lifeline
+
+    lifeline.install(int(os.environ["LAB_PARENT"]))

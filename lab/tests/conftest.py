@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,6 +15,25 @@ from lab.tests.rollouts import LOGPROBS, NGRAM, Tally
 
 VERSION = "0.32.0"
 MORE_LOGPROBS = ("--max-logprobs", str(LOGPROBS))
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "vllm": MORE_LOGPROBS,
+    "default_vllm": (),
+    "speculating_vllm": (*MORE_LOGPROBS, "--speculative-config", NGRAM),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A server on its way up."""
+
+    server: Server
+    started: Future[None]
+
+    def server_when_up(self) -> Server:
+        """Wait for it; a server that failed to start says why."""
+        self.started.result()
+        return self.server
+
 
 _TALLY = pytest.StashKey[Tally]()
 
@@ -47,22 +69,32 @@ def installed() -> None:
     Lab.default().require(VERSION)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def servers(request: pytest.FixtureRequest, installed: None) -> Iterator[dict[str, Starting]]:
+    """Start every server that a selected test needs, while other tests run already."""
+    named = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    with ThreadPoolExecutor() as pool, ExitStack() as stack:
+        started = {}
+        for name in sorted(OPTIONS.keys() & named):
+            server = Server(VERSION, OPTIONS[name])
+            stack.callback(server.stop)
+            started[name] = Starting(server, pool.submit(server.start))
+        yield started
+
+
 @pytest.fixture(scope="session")
-def vllm() -> Iterator[Server]:
+def vllm(servers: dict[str, Starting]) -> Server:
     """A server that returns as many logprobs as any mask here has ids."""
-    with Server(VERSION, MORE_LOGPROBS) as server:
-        yield server
+    return servers["vllm"].server_when_up()
 
 
-@pytest.fixture(scope="module")
-def default_vllm() -> Iterator[Server]:
+@pytest.fixture(scope="session")
+def default_vllm(servers: dict[str, Starting]) -> Server:
     """A server with the default limits, which the contract's requests are written for."""
-    with Server(VERSION) as server:
-        yield server
+    return servers["default_vllm"].server_when_up()
 
 
-@pytest.fixture(scope="module")
-def speculating_vllm() -> Iterator[Server]:
+@pytest.fixture(scope="session")
+def speculating_vllm(servers: dict[str, Starting]) -> Server:
     """A server that drafts tokens from what the sequence already holds."""
-    with Server(VERSION, (*MORE_LOGPROBS, "--speculative-config", NGRAM)) as server:
-        yield server
+    return servers["speculating_vllm"].server_when_up()

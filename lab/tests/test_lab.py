@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from lab.environment import HOME_VARIABLE, Lab, LabError, NotInstalled, process_environment
+from lab.environment import HOME_VARIABLE, SHIM, Lab, LabError, NotInstalled, process_environment
 from lab.inside import requirements
 from lab.oracle import MODELS, Case, ask, read_cases
 from lab.server import REPLAY_OPTIONS, Server, ServerFailed
@@ -75,6 +78,25 @@ def test_a_server_that_vllm_refuses_to_start_shows_why() -> None:
         server.start()
 
     assert not server.running
+
+
+def test_a_process_ends_with_the_one_that_started_it() -> None:
+    start = (
+        "import os, subprocess, sys\n"
+        "env = {**os.environ, 'PYTHONPATH': sys.argv[1], 'LAB_PARENT': str(os.getpid())}\n"
+        "sleep = 'import time; print(1, flush=True); time.sleep(300)'\n"
+        "subprocess.run([sys.executable, '-c', sleep], env=env)\n"
+    )
+    command = (sys.executable, "-c", start, str(SHIM))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "1\n"
+        began = time.monotonic()
+        starter.kill()
+
+        # Both held the pipe open, so its end is theirs.
+        assert starter.stdout.read() == ""
+        assert time.monotonic() - began < 60
 
 
 def test_nothing_of_the_caller_that_vllm_reads_is_passed_on() -> None:
