@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from app.replay.checks.result import Subject
 from app.replay.draw.philox import philox4x32
 from app.replay.draw.words import split
+from app.replay.evidence import Choice
 from app.replay.options import Resampling
 from app.replay.ragged import offsets_of, reduce_rows
 from app.replay.support import Support
@@ -94,9 +95,10 @@ def standing(sampled: float, drawn: NDArray[np.float64]) -> dict[str, Any]:
     }
 
 
-def resample(index: int, support: Support, asked: Resampling) -> Resampled:
+def resample(choice: Choice, support: Support, asked: Resampling) -> Resampled:
     """Draw each row of a choice anew, `asked.draws` times."""
-    possible = support.exact & np.repeat(support.covered, support.masks.counts)
+    known = support.covered if choice.replayed is None else support.covered & choice.replayed
+    possible = support.exact & np.repeat(known, support.masks.counts)
     counts = np.bincount(support.masks.row_of[possible], minlength=len(support.masks))
     rows = np.flatnonzero(counts)
     offsets = offsets_of(counts[rows])
@@ -113,14 +115,14 @@ def resample(index: int, support: Support, asked: Resampling) -> Resampled:
     step = max(_BLOCK // asked.draws, 1)
     for start in range(0, len(rows), step):
         part = slice(start, min(start + step, len(rows)))
-        at = _pick(weights, offsets, part, _uniforms(asked, index, rows[part]))
+        at = _pick(weights, offsets, part, _uniforms(asked, choice.index, rows[part]))
         drawn += logprobs[at].sum(axis=0)
         frequency[part] = (at == own[part, None]).mean(axis=1)
         if kept is not None:
             kept[part] = ids[at]
     inside = own >= 0
     sampled = float(logprobs[own[inside]].sum()) if inside.all() else -np.inf
-    return Resampled(index, rows, len(support.masks), kept, frequency, drawn, sampled)
+    return Resampled(choice.index, rows, len(support.masks), kept, frequency, drawn, sampled)
 
 
 def resample_choices(subjects: Sequence[Subject], asked: Resampling) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def resample_choices(subjects: Sequence[Subject], asked: Resampling) -> dict[str
         "draws": asked.draws,
         "seed": asked.seed,
         "choices": [
-            resample(subject.choice.index, subject.support, asked).as_json() for subject in subjects
+            resample(subject.choice, subject.support, asked).as_json() for subject in subjects
         ],
     }
 

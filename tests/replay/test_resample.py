@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.errors import InvalidEnvelope
+from app.replay.evidence import Choice
 from app.replay.options import Resampling
 from app.replay.report import render_text, replay
-from app.replay.resample import resample, standing
-from app.replay.support import Support, support_of
+from app.replay.resample import Resampled, resample, standing
+from app.replay.support import support_of
 from app.replay.wire.case import read_case
 from tests.replay.engine import Engine
 from tests.replay.reference import scalar_philox
@@ -20,7 +22,7 @@ from tests.replay.reference import scalar_philox
 ROWS = [[0.5, 0.3, 0.2], [1.0], [0.9, 0.1], [0.25] * 4]
 
 
-def support(rows: list[list[float]] = ROWS, drawn: tuple[int, ...] = (0, 0, 1, 3)) -> Support:
+def choice_of(rows: list[list[float]] = ROWS, drawn: tuple[int, ...] = (0, 0, 1, 3)) -> Choice:
     masks = [[10 * (row + 1) + i for i in range(len(p))] for row, p in enumerate(rows)]
     case = {
         "vllm_version": "0.32.0",
@@ -35,12 +37,17 @@ def support(rows: list[list[float]] = ROWS, drawn: tuple[int, ...] = (0, 0, 1, 3
             ]
         },
     }
-    return support_of(read_case(case).choices[0], ranked=False)
+    return read_case(case).choices[0]
+
+
+def redraw(index: int = 0, **asked: Any) -> Resampled:
+    choice = replace(choice_of(), index=index)
+    return resample(choice, support_of(choice, ranked=False), Resampling(**asked))
 
 
 def test_each_draw_is_the_documented_one() -> None:
     seed = (5 << 32) + 7
-    drawn = resample(2, support(), Resampling(draws=5, seed=seed)).ids
+    drawn = redraw(2, draws=5, seed=seed).ids
     assert drawn is not None
     for row, p in enumerate(ROWS):
         for d in range(5):
@@ -51,7 +58,7 @@ def test_each_draw_is_the_documented_one() -> None:
 
 
 def ids(index: int, draws: int, seed: int) -> list[list[int]]:
-    drawn = resample(index, support(), Resampling(draws=draws, seed=seed)).ids
+    drawn = redraw(index, draws=draws, seed=seed).ids
     assert drawn is not None
     return [[int(i) for i in row] for row in drawn]
 
@@ -61,10 +68,10 @@ def test_neither_the_number_of_draws_nor_blocks_change_a_draw(
 ) -> None:
     many = ids(0, 101, 1)
     assert [row[:10] for row in many] == ids(0, 10, 1)
-    likelihoods = resample(0, support(), Resampling(draws=101, seed=1)).drawn
+    likelihoods = redraw(draws=101, seed=1).drawn
     monkeypatch.setattr("app.replay.resample._BLOCK", 1)
     assert ids(0, 101, 1) == many
-    blocked = resample(0, support(), Resampling(draws=101, seed=1)).drawn
+    blocked = redraw(draws=101, seed=1).drawn
     assert blocked == pytest.approx(likelihoods)
 
 
@@ -74,7 +81,7 @@ def test_seed_and_choice_change_the_draws() -> None:
 
 
 def test_draws_follow_the_rows() -> None:
-    result = resample(0, support(), Resampling(draws=20_000, seed=3, ids=False))
+    result = redraw(draws=20_000, seed=3, ids=False)
     assert result.ids is None
     expected = np.array([0.5, 1.0, 0.1, 0.25])
     error = np.sqrt(expected * (1 - expected) / 20_000)
@@ -82,7 +89,7 @@ def test_draws_follow_the_rows() -> None:
 
 
 def test_log_likelihoods_are_those_of_the_drawn_sequences() -> None:
-    result = resample(0, support(), Resampling(draws=4, seed=9))
+    result = redraw(draws=4, seed=9)
     assert result.ids is not None
     for d in range(4):
         expected = sum(
@@ -104,10 +111,20 @@ def test_rows_without_distribution_are_null() -> None:
 
 
 def test_impossible_members_are_never_drawn() -> None:
-    rows = support([[0.5, 0.5]], (0,))
-    rows.logprobs[1] = -9999.0
-    result = resample(0, rows, Resampling(draws=100))
+    choice = choice_of([[0.5, 0.5]], (0,))
+    support = support_of(choice, ranked=False)
+    support.logprobs[1] = -9999.0
+    result = resample(choice, support, Resampling(draws=100))
     assert result.frequency.tolist() == [1.0]
+
+
+def test_rows_that_the_engine_did_not_sample_are_not_drawn() -> None:
+    choice = replace(choice_of(), replayed=np.array([True, False, True, False]))
+    result = resample(choice, support_of(choice, ranked=False), Resampling(draws=2))
+    assert result.rows.tolist() == [0, 2]
+    assert result.sampled == pytest.approx(math.log(0.5 * 0.1))
+    assert result.ids is not None
+    assert np.array_equal(result.ids, np.array(ids(0, 2, 0))[[0, 2]])
 
 
 def test_a_token_outside_its_mask_has_no_place_among_the_draws() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from app.errors import InvalidEnvelope
 from app.replay.report import ReplayVerdict, render_text, replay
-from app.replay.trainer import ratios
+from app.replay.trainer_diagnosis import ratios
 from tests.replay.engine import Engine
 
 Case = dict[str, Any]
@@ -36,8 +38,14 @@ def sampler(case: Case) -> Side:
     return Side(choice["sampling_mask"], logprobs, choice["token_ids"])
 
 
+@cache
+def _text(rows: int, top_p: float) -> str:
+    return json.dumps(Engine().case(logprobs=8, max_tokens=rows, top_p=top_p))
+
+
 def exchange(rows: int = 400, top_p: float = 0.9) -> Case:
-    return Engine().case(logprobs=8, max_tokens=rows, top_p=top_p)
+    case: Case = json.loads(_text(rows, top_p))
+    return case
 
 
 def compared(case: Case, trainer: Any, **options: Any) -> dict[str, Any]:
@@ -185,6 +193,15 @@ def test_missing_and_impossible_tokens_are_counted() -> None:
     assert body["tokens"] == 27
     assert body["tokens_without_logprob"] == 1
     assert body["tokens_without_probability"] == 2
+
+
+def test_tokens_that_the_engine_did_not_sample_are_not_compared() -> None:
+    case = exchange(rows=30)
+    side = sampler(case)
+    case["response"]["choices"][0]["loss_mask"] = [True] * 20 + [False] * 10
+    body = compared(case, of_sampled(side, side.logprobs))
+    assert body["tokens"] == 20
+    assert body["tokens_without_logprob"] == 10
 
 
 def test_the_band_is_the_callers() -> None:

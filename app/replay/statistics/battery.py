@@ -49,8 +49,9 @@ class Statistics:
         partly: of these, rows that are known but for one outcome, "another".
         left_out: rows not tested, by reason.
         tests: their results.
-        told_apart: multiples of the right temperature, below and above one, which these rows
-            would have shown 9 times of 10.
+        pointer: to what was tested.
+        told_apart: multiples of the right temperature, below and above one, which such rows
+            show 9 times of 10.
     """
 
     not_tested: str = ""
@@ -59,6 +60,7 @@ class Statistics:
     partly: int = 0
     left_out: dict[str, int]
     tests: tuple[Tested, ...] = ()
+    pointer: str = ""
     told_apart: tuple[float | None, float | None] = (None, None)
 
     @property
@@ -97,7 +99,7 @@ class Statistics:
                     f"distributions: {_SAYS[test.name]} (p-value {test.p_value:.2g}, refuted at "
                     f"{self.rate / len(self.tests):.2g})"
                 ),
-                location=Location(pointer="/response/choices"),
+                location=Location(pointer=self.pointer),
                 evidence={
                     "rows_tested": test.rows,
                     "statistic": test.statistic,
@@ -129,7 +131,7 @@ class Statistics:
                 "temperature"
             )
         factors = " or ".join(f"{factor:.3g}" for factor in (colder, hotter) if factor is not None)
-        return f"{opening}; a temperature off by a factor of {factors} would have shown"
+        return f"{opening}; a temperature off by a factor of {factors} would show 9 times of 10"
 
     def as_json(self) -> dict[str, Any]:
         """Render as in a report."""
@@ -162,7 +164,7 @@ def examine(evidence: Evidence, subjects: Sequence[Subject], draws: Sequence[Dra
         return Statistics(not_tested="the seeded draw decides the rows", rate=rate, left_out={})
     if (why := _not_drawn_from_rows(evidence)) is not None:
         return Statistics(not_tested=why, rate=rate, left_out={})
-    rows = join_rows(known_rows(evidence, s.support) for s in subjects)
+    rows = join_rows(known_rows(evidence, s.choice, s.support) for s in subjects)
     if not len(rows):
         return Statistics(
             not_tested="no row has more than one token and a known distribution",
@@ -177,8 +179,15 @@ def examine(evidence: Evidence, subjects: Sequence[Subject], draws: Sequence[Dra
         partly=int(rows.other_last.sum()),
         left_out=dict(rows.left_out),
         tests=tests,
+        pointer=_pointer(subjects),
         told_apart=likelihood.told_apart(rate / len(tests)),
     )
+
+
+def _pointer(subjects: Sequence[Subject]) -> str:
+    """Point to the choice, or to the list of them."""
+    first = subjects[0].choice.pointer
+    return first if len(subjects) == 1 else first.rpartition("/")[0]
 
 
 def _open_rows(draws: Sequence[Draws]) -> bool:

@@ -16,7 +16,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from app.replay.evidence import Evidence
+from app.replay.evidence import Choice, Evidence
 from app.replay.ragged import offsets_of, reduce_rows
 from app.replay.support import Support
 from app.replay.tolerances import TIE, normalisation_tolerance
@@ -34,6 +34,7 @@ class LeftOut(StrEnum):
     NO_LOGPROBS = "no_logprobs"
     NOT_COVERED = "mask_not_covered"
     NOT_DRAWN_FROM_ROW = "not_drawn_from_row"
+    NOT_REPLAYED = "not_replayed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,18 +75,19 @@ class KnownRows:
             start = stop
 
 
-def known_rows(evidence: Evidence, support: Support) -> KnownRows:
+def known_rows(evidence: Evidence, choice: Choice, support: Support) -> KnownRows:
     """Take the rows of one choice whose distribution is known and not certain."""
     masks, counts = support.masks, support.masks.counts
     inside = support.sampled_at >= 0
     drawn = inside.copy()
     drawn[inside] = support.exact[support.sampled_at[inside]]
+    replayed = np.ones(len(counts), np.bool_) if choice.replayed is None else choice.replayed
     several = counts > 1
     if support.replayed is not None:
         several &= support.replayed
     whole, listed = _coverage(evidence, support)
-    whole &= drawn & several
-    partly = ~whole & drawn & several & (listed > 0)
+    whole &= drawn & several & replayed
+    partly = ~whole & drawn & several & replayed & (listed > 0)
 
     kept = support.exact & np.repeat(whole | partly, counts)
     row_of = masks.row_of
@@ -123,7 +125,17 @@ def known_rows(evidence: Evidence, support: Support) -> KnownRows:
         offsets=offsets_of(outcomes[rows]),
         drawn_at=drawn_at,
         other_last=partly[rows],
-        left_out=_left_out(~informative, inside, several & ~(whole & ~informative), drawn),
+        left_out=_left_out(
+            ~informative,
+            {
+                LeftOut.NOT_REPLAYED: ~replayed,
+                LeftOut.NOT_DRAWN_FROM_ROW: ~inside,
+                # Or several of which all but one have no probability.
+                LeftOut.SINGLETON: ~several | whole,
+                LeftOut.NO_LOGPROBS: ~drawn,
+                LeftOut.NOT_COVERED: several,
+            },
+        ),
     )
 
 
@@ -212,15 +224,12 @@ def _within(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _left_out(
-    rest: NDArray[np.bool_],
-    inside: NDArray[np.bool_],
-    several: NDArray[np.bool_],
-    drawn: NDArray[np.bool_],
+    rest: NDArray[np.bool_], causes: Mapping[LeftOut, NDArray[np.bool_]]
 ) -> dict[str, int]:
-    counts = {
-        LeftOut.NOT_DRAWN_FROM_ROW: rest & ~inside,
-        LeftOut.SINGLETON: rest & inside & ~several,
-        LeftOut.NO_LOGPROBS: rest & inside & several & ~drawn,
-        LeftOut.NOT_COVERED: rest & inside & several & drawn,
-    }
-    return {reason.value: int(n) for reason, rows in counts.items() if (n := rows.sum())}
+    """Count rows by the first cause that holds."""
+    counts = {}
+    for cause, rows in causes.items():
+        if n := int(np.count_nonzero(rest & rows)):
+            counts[cause.value] = n
+        rest = rest & ~rows
+    return counts

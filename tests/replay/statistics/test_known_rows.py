@@ -22,7 +22,8 @@ def rows_of(case: dict[str, Any]) -> KnownRows:
     evidence = read_case(case)
     ranked = not evidence.sampling.logprob_token_ids
     return join(
-        known_rows(evidence, support_of(choice, ranked=ranked)) for choice in evidence.choices
+        known_rows(evidence, choice, support_of(choice, ranked=ranked))
+        for choice in evidence.choices
     )
 
 
@@ -125,6 +126,12 @@ def test_rows_left_out_are_counted_by_reason() -> None:
     assert len(rows) == 1
     assert dict(rows.left_out) == {"not_drawn_from_row": 1, "singleton": 1, "no_logprobs": 1}
     assert math.exp(rows.logprobs[0]) == pytest.approx(math.exp(-0.5))
+
+
+def test_rows_that_the_engine_did_not_sample_are_left_out() -> None:
+    rows = rows_of(packed(loss_mask=[False, True, True, False]))
+    assert len(rows) == 0
+    assert dict(rows.left_out) == {"not_replayed": 2, "singleton": 1, "no_logprobs": 1}
 
 
 def test_without_logprobs_nothing_is_known() -> None:
