@@ -15,9 +15,8 @@ from app.api.problems import problem_responses
 from app.api.state import gates_of
 from app.documents import decode_json, decode_text, encode_json
 from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
-from app.proposal.config_yaml import parse_config_yaml
 from app.proposal.envelope import Envelope, read_envelope
-from app.proposal.read import read_text
+from app.proposal.read import read_text, read_yaml
 from app.proposal.shell import parse_command
 from app.validation import answer, judge
 from app.verdict.render.sarif import render_sarif
@@ -110,7 +109,7 @@ def _read(text: str, media_type: str) -> Envelope:
     if media_type == "text/plain":
         return Envelope(proposal=parse_command(text))
     if media_type in _YAML_TYPES:
-        return Envelope(proposal=parse_config_yaml(text))
+        return read_yaml(text, source="config_yaml")
     if media_type in _UNTYPED:
         return read_text(text, source="body")
     raise UnsupportedMedia(

@@ -33,6 +33,16 @@ def read_text(text: str, *, source: str) -> Envelope:
     first = next(lines, "")
     if not _YAML_START.match(first):
         return Envelope(proposal=parse_command(text, source=source))
+    return read_yaml(text, source=source)
+
+
+def read_yaml(text: str, *, source: str) -> Envelope:
+    """Read a vLLM `--config` file, which other YAML that starts servers is easily taken for.
+
+    Raises:
+        MalformedDocument: it is not YAML.
+        InvalidEnvelope: it is a Kubernetes or compose document.
+    """
     if len(set(_KUBERNETES.findall(text))) == 2:
         raise _not_read("a Kubernetes manifest", "the container's command and args")
     if _COMPOSE.search(text):
@@ -59,5 +69,5 @@ def _read_braces(text: str, source: str) -> Envelope:
 
 
 def _not_read(what: str, instead: str) -> InvalidEnvelope:
-    detail = f"this is {what}, which this command does not read; give {instead} as shell text"
+    detail = f"this is {what}, which is not read here; give {instead} as shell text"
     return InvalidEnvelope("this form is not read", (Problem("form-not-read", detail, line=1),))

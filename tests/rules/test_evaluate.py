@@ -235,6 +235,7 @@ def test_findings_of_the_environment_point_at_the_variable() -> None:
     (error,) = [f for f in verdict.findings if f.severity is Severity.ERROR]
     assert error.location is not None
     assert error.location.variable == "VLLM_USE_V2_MODEL_RUNNER"
+    assert [place.text for place in error.related] == ["--return-sampling-mask"]
     assert verdict.corrected is not None
     assert verdict.corrected["env"] == {"VLLM_USE_V2_MODEL_RUNNER": "1"}
 
