@@ -42,6 +42,7 @@ _WITHOUT: Final = Fix("drop --enable-batch-sharded-sampling", (RemoveFlag(_DEST)
     ),
     good=(
         Example("vllm serve m -tp 2 --enable-batch-sharded-sampling"),
+        Example("vllm serve m -tp 4 --max-num-seqs 4 --enable-batch-sharded-sampling"),
         Example("vllm serve m --return-sampling-mask"),
     ),
 )
