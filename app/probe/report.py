@@ -9,11 +9,11 @@ from statistics import median
 from typing import Any
 
 from app.probe.plan import PlannedRequest, ProbeOptions
+from app.relay.inline.outcome import first_rows
 from app.replay.report import ReplayVerdict, Report
 from app.verdict.finding import Severity
 
 PROBE_SCHEMA = "vllm-admission.probe/1"
-_SHOWN_ROWS = 3
 _OUTCOMES = ("exact", "mismatch", "undecidable")
 
 
@@ -161,7 +161,7 @@ class ProbeReport:
                             "index": answer.request.index,
                             "sampling_params": answer.request.body["sampling_params"],
                             "stream": answer.request.stream,
-                            "rows": list(finding.evidence.get("rows", ()))[:_SHOWN_ROWS],
+                            "rows": first_rows(finding),
                         },
                     },
                 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from app.catalogue.semantics import semantics_of
 from app.replay.evidence import ReplayOptions
 from app.request_rules.served import Served
 from app.rules.speculation import speculation_of
@@ -16,10 +17,22 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ReplayFacts:
-    """The version of the backend and the `options` of a replay case."""
+    """What is known of the backend.
+
+    Attributes:
+        vllm_version: of it.
+        options: of a replay case.
+        returns_masks: whether it runs with `--return-sampling-mask`; None if not known.
+    """
 
     vllm_version: str
     options: ReplayOptions
+    returns_masks: bool | None = None
+
+    @property
+    def masks_in_streams(self) -> bool:
+        """Whether the version's streams carry masks."""
+        return semantics_of(self.vllm_version).masks_in_streams
 
     def options_json(self) -> dict[str, Any]:
         """Give the options as a replay case has them."""
@@ -39,6 +52,7 @@ def replay_facts(config: ServeConfig, served: Served) -> ReplayFacts:
             draft_sample_method=_speculative(config, "draft_sample_method", "greedy"),
             vocab_size=served.vocabulary,
         ),
+        returns_masks=served.returns_masks,
     )
 
 

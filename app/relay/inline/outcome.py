@@ -11,9 +11,15 @@ from typing import Any
 from app.errors import AdmissionError
 from app.relay.inline.facts import ReplayFacts
 from app.replay.report import Report, replay
-from app.verdict.finding import Severity
+from app.verdict.finding import Finding, Severity
 
 _SHOWN_ROWS = 3
+
+
+def first_rows(finding: Finding) -> list[Any]:
+    """Give the first rows that a finding shows; a finding about many rows at once shows none."""
+    rows = finding.evidence.get("rows")
+    return rows[:_SHOWN_ROWS] if isinstance(rows, list) else []
 
 
 class Skipped(StrEnum):
@@ -26,7 +32,10 @@ class Skipped(StrEnum):
     INCOMPLETE = "incomplete"
     NO_VERSION = "no-version"
     OTHER_ROUTE = "other-route"
+    MASKS_OFF = "masks-off"
+    STREAM = "no-masks-in-streams"
     STATUS = "status"
+    ERROR = "error-response"
     MEDIA_TYPE = "media-type"
     ENCODED = "encoded"
     UNKNOWN_VALUE = "unknown-value"
@@ -110,6 +119,8 @@ def replay_exchange(exchange: Exchange) -> Outcome:
         return _outcome(replay(exchange.case()))
     except AdmissionError as error:
         slug = error.problems[0].code if error.problems else error.slug
+        if slug == Skipped.ERROR:
+            return skipped(Skipped.ERROR)
         return Outcome("unusable", {}, slug, str(error))
     except UnicodeDecodeError as error:
         return Outcome("unusable", {}, "not-utf-8", f"byte {error.start}: {error.reason}")
@@ -127,7 +138,7 @@ def _outcome(report: Report) -> Outcome:
             {
                 "rule": finding.rule,
                 "message": finding.message,
-                "rows": list(finding.evidence.get("rows", ()))[:_SHOWN_ROWS],
+                "rows": first_rows(finding),
             }
             for finding in report.findings
             if finding.severity is Severity.ERROR

@@ -64,6 +64,7 @@ class InlineVerifier:
         """Replay with what `facts` says of the backend; without, everything is skipped."""
         self.facts = facts
         self.limits = limits
+        self.masks_in_streams = facts is not None and facts.masks_in_streams
         self.budget = Budget(limits.buffer_bytes)
         self._metrics = metrics
         self._worker = worker
@@ -92,6 +93,8 @@ class InlineVerifier:
             inspection.skip(Skipped.OTHER_ROUTE)
         elif self.facts is None:
             inspection.skip(Skipped.NO_VERSION)
+        elif self.facts.returns_masks is False:
+            inspection.skip(Skipped.MASKS_OFF)
         return inspection
 
     def submit(self, exchange: Exchange, request_id: str) -> asyncio.Future[Outcome] | None:
@@ -186,6 +189,8 @@ class Inspection:
             self.skip(Skipped.MEDIA_TYPE)
         elif response.headers.get("content-encoding", "identity") != "identity":
             self.skip(Skipped.ENCODED)
+        elif self._streamed and not self._verifier.masks_in_streams:
+            self.skip(Skipped.STREAM)
         self._held = self.holds_body
 
     def passed(self, data: bytes) -> None:
@@ -238,6 +243,8 @@ class Inspection:
 
     def skip(self, reason: Skipped) -> None:
         """Give up on a replay, and free its memory unless it is still held for the client."""
+        if self.outcome is not None:
+            return
         self.outcome = skipped(reason)
         self._verifier.count(self.outcome, self._request_id)
         if not self._held:

@@ -7,7 +7,9 @@ stream relayed meanwhile would feel; so it is done in another process.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
@@ -38,7 +40,7 @@ class ProcessWorker:
             self._pool = ProcessPoolExecutor(
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
-                initializer=_leave_signals_to_the_service,
+                initializer=_belong_to_the_service,
             )
         try:
             return self._pool.submit(replay_exchange, exchange).result()
@@ -53,6 +55,18 @@ class ProcessWorker:
             pool.shutdown(cancel_futures=True)
 
 
-def _leave_signals_to_the_service() -> None:
-    """A terminal's interrupt reaches the whole process group; the service ends this process."""
+def _belong_to_the_service() -> None:
+    """End when the service does, however it does, and at no other time.
+
+    A terminal's interrupt reaches the whole process group, but it is the service that ends this
+    process; and a service that is killed cannot.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)

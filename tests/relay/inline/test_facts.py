@@ -19,7 +19,10 @@ def facts(words: str) -> ReplayFacts:
 
 
 def test_a_plain_server_draws_plainly() -> None:
-    assert facts("") == ReplayFacts("0.32.0", ReplayOptions(speculative=False))
+    options = ReplayOptions(speculative=False)
+    assert facts("") == ReplayFacts("0.32.0", options, returns_masks=False)
+    assert facts("--return-sampling-mask").returns_masks is True
+    assert facts("$EXTRA").returns_masks is None
 
 
 @pytest.mark.parametrize(

@@ -389,15 +389,39 @@ async def test_the_version_alone_is_enough_and_none_is_too_little(worker: Direct
 
 
 @pytest.mark.asyncio
-async def test_a_backend_without_masks_is_unusable_and_the_log_says_why(
+async def test_a_backend_without_the_masks_it_was_to_have_is_unusable(
     worker: DirectWorker,
 ) -> None:
     command = demo_command("0.32.0").replace("--return-sampling-mask ", "")
     with capture_logs() as logs:
-        async with scene(command=command) as s:
+        async with scene(command=command, serve_config=demo_command("0.32.0")) as s:
             response = await s.generate(**VERIFY)
     assert response.headers["x-vllm-admission-replay"] == "unusable; reason=no-sampling-mask"
     assert any("--return-sampling-mask" in str(entry.get("detail")) for entry in logs)
+
+
+@pytest.mark.asyncio
+async def test_a_backend_that_was_started_without_masks_is_not_asked_for_them(
+    worker: DirectWorker,
+) -> None:
+    command = demo_command("0.32.0").replace("--return-sampling-mask ", "")
+    async with scene(command=command, replay_sample=1) as s:
+        response = await s.generate(**VERIFY)
+        await s.generate()
+        assert await s.counted("skipped:masks-off") == 2
+    assert response.headers["x-vllm-admission-replay"] == "skipped; reason=masks-off"
+
+
+@pytest.mark.asyncio
+async def test_streams_of_versions_that_have_no_masks_in_them_are_skipped(
+    worker: DirectWorker,
+) -> None:
+    async with scene("0.31.0", replay_sample=1) as s:
+        response = await s.generate({**SEEDED, "stream": True}, **VERIFY)
+        assert await s.counted("skipped:no-masks-in-streams") == 1
+    said = "skipped; reason=no-masks-in-streams"
+    assert response.headers["x-vllm-admission-replay"] == said
+    assert response.text.endswith(f"data: [DONE]\n\n: vllm-admission-replay {said}\n\n")
 
 
 @pytest.mark.asyncio

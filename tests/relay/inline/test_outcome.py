@@ -8,8 +8,16 @@ import pytest
 
 from app.relay.inline import outcome as module
 from app.relay.inline.facts import ReplayFacts
-from app.relay.inline.outcome import Exchange, Outcome, Skipped, replay_exchange, skipped
+from app.relay.inline.outcome import (
+    Exchange,
+    Outcome,
+    Skipped,
+    first_rows,
+    replay_exchange,
+    skipped,
+)
 from app.replay.evidence import ReplayOptions
+from app.verdict.finding import Finding, Severity
 
 SAMPLES = Path(__file__).parents[2] / "replay" / "samples"
 REQUEST = (SAMPLES / "request.json").read_bytes()
@@ -41,15 +49,19 @@ def test_the_admitted_facts_count() -> None:
 
 
 def test_a_refuted_exchange_names_rules_and_first_rows() -> None:
-    outcome = replayed(facts=ReplayFacts("0.30.0", ReplayOptions()), response=_as_0_30())
+    outcome = replayed(facts=ReplayFacts("0.30.0", ReplayOptions()))
     assert outcome.verdict == "inconsistent"
     assert outcome.rules == ["replay-draw"]
     assert 'rules="replay-draw"' in str(outcome)
     assert 1 <= len(outcome.findings[0]["rows"]) <= 3
 
 
-def _as_0_30() -> bytes:
-    return RESPONSE
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_error_of_the_backend_is_no_matter_of_replays(streamed: bool) -> None:
+    error = b'{"error": {"message": "", "code": 500}}'
+    response = b"data: " + error + b"\n\ndata: [DONE]\n\n" if streamed else error
+    outcome = replayed(response=response, streamed=streamed)
+    assert str(outcome) == "skipped; reason=error-response"
 
 
 def test_no_masks_is_unusable_and_says_why() -> None:
@@ -79,3 +91,16 @@ def test_a_crash_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_skips_are_labelled_with_their_reason() -> None:
     outcome = skipped(Skipped.TOO_LARGE)
     assert (outcome.label, str(outcome)) == ("skipped:too-large", "skipped; reason=too-large")
+
+
+def test_a_finding_about_many_rows_at_once_shows_none() -> None:
+    def finding(evidence: dict[str, Any]) -> Finding:
+        return Finding(rule="replay-x", severity=Severity.ERROR, message="…", evidence=evidence)
+
+    assert first_rows(finding({"rows": 4096})) == []
+    assert first_rows(finding({})) == []
+    assert first_rows(finding({"rows": [{"row": n} for n in range(5)]})) == [
+        {"row": 0},
+        {"row": 1},
+        {"row": 2},
+    ]
