@@ -54,8 +54,10 @@ IDS = _check(
     "ids",
     "Token ids are those of the model's vocabulary",
     "Ids are at least 0 and below the vocabulary size (`options.vocab_size`, the rows of the "
-    "LM head, which may be more than the tokenizer knows); without it, below 2**31. Sentinels "
-    "and uninitialised memory show up here.",
+    "LM head, which may be more than the tokenizer knows); without it, below 2**31. Sentinels, "
+    "uninitialised memory and the ids of another tokenizer show up here. Ids from "
+    "`options.tokenizer_size` on, where that is given, are of padded rows of the LM head: valid, "
+    "though they stand for no text, which is a warning.",
     "Compare the vocabulary of the model that answered with the one assumed.",
     _SAMPLER,
 )
@@ -212,9 +214,18 @@ CUMULATIVE = _check(
     "cumulative",
     "Chunks add to each other",
     "Every later chunk begins with all earlier tokens, as cumulative output does. Joined as "
-    "increments, tokens appear twice.",
+    "increments, tokens appear twice. One or two such chunks may be chance and are a warning.",
     "Give the last chunk as the response.",
     "v1/engine/output_processor.py",
+)
+CHUNKS = _check(
+    "chunks",
+    "Each chunk has the masks and logprobs of its own tokens",
+    "vLLM fills a chunk with exactly the positions of its token_ids. Where a recorder held back "
+    "text, or re-cut the stream, parts of a token lie in different chunks; joined they may fit all "
+    "the same, and are refused where they do not.",
+    "Record chunks as they came.",
+    "entrypoints/scale_out/token_in_token_out/serving.py",
     Severity.WARNING,
 )
 REQUEST = _check(
@@ -253,5 +264,6 @@ DECLARATIONS = (
     LENGTH,
     UNFINISHED,
     CUMULATIVE,
+    CHUNKS,
     REQUEST,
 )

@@ -7,6 +7,7 @@ that": vLLM sends -9999.0 for -inf and for anything smaller. null, or a missing 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,7 @@ class ReplayOptions:
         draft_sample_method: of its speculative config; `probabilistic` or one-hot drafts.
         num_speculative_tokens: of its speculative config; without it blocks cannot be told.
         vocab_size: of the model (rows of the LM head), for range checks.
+        tokenizer_size: ids that the tokenizer knows, which may be fewer.
     """
 
     use_fp64_gumbel: bool = False
@@ -45,6 +47,7 @@ class ReplayOptions:
     draft_sample_method: str = "greedy"
     num_speculative_tokens: int | None = None
     vocab_size: int | None = None
+    tokenizer_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,7 +113,8 @@ class Evidence:
         choices: at least one.
         options: what the operator said.
         speculated: whether the server speculated, as far as known.
-        repeating: choices whose chunks look cumulative.
+        repeating: choices whose chunks look cumulative, and how many chunks did.
+        uneven: choices whose chunks have masks or logprobs of other tokens than their own.
         usage: token counts the response claims, `(prompt, completion)`.
         analysis: what to do besides checks and draws.
     """
@@ -123,6 +127,7 @@ class Evidence:
     choices: tuple[Choice, ...]
     options: ReplayOptions
     speculated: bool | None
-    repeating: tuple[int, ...]
+    repeating: Mapping[int, int]
+    uneven: tuple[int, ...]
     usage: tuple[int | None, int | None]
     analysis: Analysis = field(default_factory=Analysis)

@@ -480,7 +480,8 @@ def test_a_truncated_stream_is_told() -> None:
     assert rules_of(report) == {"replay-unfinished"}
 
 
-def test_cumulative_chunks_are_told() -> None:
+@pytest.mark.parametrize(("ends", "severity"), [((2, 6), "warning"), ((1, 2, 4, 6), "error")])
+def test_cumulative_chunks_are_told(ends: tuple[int, ...], severity: str) -> None:
     case = Engine().case(logprobs=12, max_tokens=6)
     whole = case["response"]["choices"][0]
     chunks = [
@@ -494,9 +495,46 @@ def test_cumulative_chunks_are_told() -> None:
                 }
             ]
         }
-        for end in (2, 4, 6)
+        for end in ends
     ]
-    assert "replay-cumulative" in rules_of(replay({**case, "response": chunks}))
+    report = replay({**case, "response": chunks})
+    finding = next(f for f in report.findings if f.rule == "replay-cumulative")
+    assert finding.severity.value == severity
+
+
+def test_chunks_whose_parts_are_of_other_tokens_are_told() -> None:
+    case = Engine().case(logprobs=12, max_tokens=6)
+    chunks = chunks_of(case, [3])
+    early, late = (chunk["choices"][0] for chunk in chunks[:2])
+    late["logprobs"]["content"].insert(0, early["logprobs"]["content"].pop())
+    report = replay({**case, "response": chunks})
+    assert report.verdict is ReplayVerdict.CONSISTENT
+    assert rules_of(report) == {"replay-chunks"}
+
+
+def test_an_id_that_only_the_padded_head_has_is_told() -> None:
+    case = {**Engine().case(logprobs=12), "options": {"vocab_size": 48, "tokenizer_size": 40}}
+    report = replay(case)
+    assert report.verdict is ReplayVerdict.CONSISTENT
+    assert rules_of(report) == {"replay-ids"}
+
+
+def test_ids_of_another_tokenizer_are_recognised() -> None:
+    case = {**Engine().case(logprobs=12, max_tokens=40), "options": {"vocab_size": 20}}
+    finding = next(f for f in replay(case).findings if f.rule == "replay-ids")
+    assert "another tokenizer" in finding.message
+    choice = choice_of(case)
+    choice["sampling_mask"] = [[i + 100 for i in mask] for mask in choice["sampling_mask"]]
+    finding = next(f for f in replay(case).findings if f.rule == "replay-outside-mask")
+    assert "different tokenizers" in finding.message
+
+
+def test_more_tokens_than_the_request_allows_are_refuted() -> None:
+    case = Engine().case(logprobs=12, max_tokens=6)
+    case["request"]["sampling_params"]["max_tokens"] = 5
+    report = replay(case)
+    assert report.verdict is ReplayVerdict.INCONSISTENT
+    assert rules_of(report) == {"replay-length"}
 
 
 def test_an_aborted_choice_is_a_prefix() -> None:

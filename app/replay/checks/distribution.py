@@ -22,6 +22,8 @@ from app.verdict.finding import Severity
 
 # Rows of exactly top_k ids from which on top_p is judged, by what most of them say.
 _TOP_P_ROWS = 8
+# Fewer rows than this say nothing about what most rows are like.
+_ENOUGH_ROWS = 4
 
 
 def check_distribution(subject: Subject) -> Iterator[Result]:
@@ -56,11 +58,20 @@ def _outside_mask(subject: Subject, candidates: Candidates) -> Result:
             "logprob": float(candidates.logprobs[part][first]),
         }
 
+    message = (
+        "an id outside the mask has a finite logprob: the logprobs are raw, or the mask is not "
+        "this row's or lost the id"
+    )
+    common = (subject.support.candidate_at >= 0) & (candidates.logprobs > LOGPROB_FLOOR)
+    shared = reduce_rows(np.add, common.astype(np.float64), candidates.ids.offsets, 0.0)
+    apart = failed & (shared == 0)
+    if subject.rows >= _ENOUGH_ROWS and np.count_nonzero(apart) * 2 > subject.rows:
+        message += "; most rows have no candidate in common with their mask, as if they were ids "
+        message += "of different tokenizers"
     return Result(
         check=declarations.OUTSIDE_MASK,
         failed=failed,
-        message="an id outside the mask has a finite logprob: the logprobs are raw, or the mask "
-        "is not this row's or lost the id",
+        message=message,
         member="logprobs/content",
         show=show,
     )
@@ -164,9 +175,9 @@ def _sampled_logprob(subject: Subject, candidates: Candidates) -> Result:
 
 def _candidates(subject: Subject, candidates: Candidates) -> Iterator[Result]:
     ids, logprobs = candidates.ids, candidates.logprobs
-    keys = ids.keys
-    order = np.argsort(keys, kind="stable")
-    same = keys[order][1:] == keys[order][:-1]
+    order = subject.support.candidate_order
+    keys = ids.keys[order]
+    same = keys[1:] == keys[:-1]
     conflict = subject.none()
     if same.any():
         apart = np.abs(logprobs[order][1:] - logprobs[order][:-1]) > SAME_LOGPROB

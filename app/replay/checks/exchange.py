@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from app.replay import declarations
@@ -10,6 +10,9 @@ from app.replay.evidence import Evidence
 from app.rules.declaration import Declaration
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
+
+# Chunks that begin with all earlier tokens from which on this is no chance.
+_SURELY_CUMULATIVE = 3
 
 
 def check_exchange(evidence: Evidence) -> Iterator[tuple[Declaration, Finding | None]]:
@@ -21,9 +24,28 @@ def check_exchange(evidence: Evidence) -> Iterator[tuple[Declaration, Finding | 
     yield declarations.UNFINISHED, _unfinished(evidence)
     yield declarations.MASK_ORDER, _mask_order(evidence)
     if evidence.repeating:
-        place = f"choice {', '.join(map(str, evidence.repeating))}"
-        message = f"{place}: every chunk begins with all earlier tokens; are they cumulative?"
-        yield declarations.CUMULATIVE, _finding(declarations.CUMULATIVE, message, "/response")
+        yield declarations.CUMULATIVE, _cumulative(evidence)
+    if evidence.uneven:
+        message = (
+            f"choice {_listed(evidence.uneven)}: a chunk has masks or logprobs of other tokens "
+            "than its own; they were aligned after joining the chunks"
+        )
+        yield declarations.CHUNKS, _finding(declarations.CHUNKS, message, "/response")
+
+
+def _cumulative(evidence: Evidence) -> Finding:
+    """Speculation, which sends several tokens a chunk, may look so in a few chunks of a loop."""
+    sure = max(evidence.repeating.values()) >= _SURELY_CUMULATIVE
+    message = (
+        f"choice {_listed(evidence.repeating)}: every chunk begins with all earlier tokens"
+        + ("; they are cumulative, and tokens come twice" if sure else "; are they cumulative?")
+    )
+    severity = declarations.CUMULATIVE.severity if sure else Severity.WARNING
+    return _finding(declarations.CUMULATIVE, message, "/response", severity)
+
+
+def _listed(indices: Iterable[int]) -> str:
+    return ", ".join(map(str, indices))
 
 
 def _request(evidence: Evidence) -> Finding | None:
@@ -113,7 +135,7 @@ def _mask_order(evidence: Evidence) -> Finding | None:
     unsorted = [choice.index for choice in evidence.choices if not choice.masks_ascending]
     if not unsorted:
         return None
-    message = f"choice {', '.join(map(str, unsorted))}: ids of a mask do not ascend"
+    message = f"choice {_listed(unsorted)}: ids of a mask do not ascend"
     return _finding(declarations.MASK_ORDER, message, "/response/choices")
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from app.replay import declarations
 from app.replay.checks.result import Result, Subject
+from app.replay.evidence import Choice
 from app.replay.ragged import Ragged, reduce_rows
 from app.replay.tolerances import TIE
 from app.verdict.finding import Severity
@@ -17,6 +18,8 @@ from app.verdict.finding import Severity
 # Ids of a mask that a finding shows.
 _SHOWN_IDS = 8
 _INT32_END = 2**31
+# Fewer rows than this say nothing about what most rows are like.
+_ENOUGH_ROWS = 4
 # Biases of this size leave fp32 no room for the search that finds the k-th logit.
 _OVERWHELMING_BIAS = 1e6
 
@@ -24,7 +27,7 @@ _OVERWHELMING_BIAS = 1e6
 def check_ids(subject: Subject) -> Iterator[Result]:
     """Check ids, without regard to probabilities."""
     yield from _alignment(subject)
-    yield _range(subject)
+    yield from _range(subject)
     yield from _mask_as_set(subject)
     yield _sampled_in_mask(subject)
     if subject.evidence.sampling.top_k > 0:
@@ -59,22 +62,37 @@ def _alignment(subject: Subject) -> Iterator[Result]:
     )
 
 
-def _range(subject: Subject) -> Result:
-    end = subject.evidence.options.vocab_size or _INT32_END
-    choice = subject.choice
+def _range(subject: Subject) -> Iterator[Result]:
+    options, choice = subject.evidence.options, subject.choice
+    end = options.vocab_size or _INT32_END
+    failed = _beyond(choice, end)
+    message = f"an id is not in [0, {end})"
+    if subject.rows >= _ENOUGH_ROWS and np.count_nonzero(failed) * 2 > subject.rows:
+        message += ", and so in most rows: they are ids of another tokenizer or model"
+    yield Result(
+        check=declarations.IDS,
+        failed=failed,
+        message=message,
+        show=lambda row: {"mask_ids_outside": _shown_outside(choice.masks.row(row), end)},
+    )
+    known = options.tokenizer_size
+    if known is None:
+        return
+    yield Result(
+        check=declarations.IDS,
+        failed=_beyond(choice, known) & ~failed,
+        message=f"an id is not among the {known} that the tokenizer knows: the LM head is padded",
+        show=lambda row: {"mask_ids_outside": _shown_outside(choice.masks.row(row), known)},
+        severity=Severity.WARNING,
+    )
+
+
+def _beyond(choice: Choice, end: int) -> NDArray[np.bool_]:
+    """Rows with an id outside [0, end) anywhere, (n,)."""
     failed = _outside(choice.token_ids, end) | _any_outside(choice.masks, end)
     if choice.candidates is not None:
         failed |= _any_outside(choice.candidates.ids, end)
-    return Result(
-        check=declarations.IDS,
-        failed=failed,
-        message=f"an id is not in [0, {end})",
-        show=lambda row: {
-            "mask_ids_outside": choice.masks.row(row)[_outside(choice.masks.row(row), end)][
-                :_SHOWN_IDS
-            ].tolist()
-        },
-    )
+    return failed
 
 
 def _mask_as_set(subject: Subject) -> Iterator[Result]:
@@ -184,6 +202,11 @@ def _mask_size(subject: Subject) -> Iterator[Result]:
 def _outside(values: NDArray[np.int64], end: int) -> NDArray[np.bool_]:
     outside: NDArray[np.bool_] = (values < 0) | (values >= end)
     return outside
+
+
+def _shown_outside(ids: NDArray[np.int64], end: int) -> list[int]:
+    shown: list[int] = ids[_outside(ids, end)][:_SHOWN_IDS].tolist()
+    return shown
 
 
 def _any_outside(rows: Ragged, end: int) -> NDArray[np.bool_]:

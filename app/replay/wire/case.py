@@ -35,6 +35,7 @@ class OptionsBody(AnalysisBody, gc=False, forbid_unknown_fields=True):
     draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
     num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     vocab_size: int | None = None
+    tokenizer_size: int | None = None
 
 
 class CaseBody(ChoiceBody, gc=False):
@@ -120,6 +121,7 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         options=options,
         speculated=speculated,
         repeating=joined.repeats,
+        uneven=joined.uneven,
         usage=claimed,
         analysis=read_analysis(asked, choices),
     )
@@ -130,8 +132,8 @@ def _answer(case: CaseBody) -> _Answer:
     if isinstance(response, ResponseBody):
         if response.choices is None and _is_choice(response):
             whole = ResponseBody(choices=[response], usage=response.usage, metrics=response.metrics)
-            return _Answer(Joined(whole, ()), ("/response",), bare=True)
-        return _Answer(Joined(response, ()), _pointers("/response/choices", response.choices))
+            return _Answer(Joined(whole), ("/response",), bare=True)
+        return _Answer(Joined(response), _pointers("/response/choices", response.choices))
     if response is not None:
         if isinstance(response, str):
             response = decode_events(response, pointer="/response")
@@ -140,9 +142,9 @@ def _answer(case: CaseBody) -> _Answer:
         return _Answer(joined, pointers, streamed=True)
     if case.choices is not None:
         whole = ResponseBody(choices=case.choices)
-        return _Answer(Joined(whole, ()), _pointers("/choices", case.choices), bare=True)
+        return _Answer(Joined(whole), _pointers("/choices", case.choices), bare=True)
     if _is_choice(case):
-        return _Answer(Joined(ResponseBody(choices=[case]), ()), ("",), bare=True)
+        return _Answer(Joined(ResponseBody(choices=[case])), ("",), bare=True)
     raise _missing("response")
 
 

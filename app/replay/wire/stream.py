@@ -5,8 +5,8 @@ Server-sent events: WHATWG HTML, section 9.2. vLLM ends a stream with `data: [DO
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from app.errors import InvalidEnvelope, Problem
 from app.replay.wire.decoding import decode
@@ -20,12 +20,16 @@ _DONE = "[DONE]"
 class Joined:
     """A stream as if it had not been one.
 
-    `repeats` lists choices whose every later chunk begins with all earlier tokens, which is
-    what cumulative chunks read as increments look like.
+    Attributes:
+        response: what the chunks add up to.
+        repeats: choices whose every later chunk begins with all earlier tokens, which is what
+            cumulative chunks read as increments look like, and how many chunks did.
+        uneven: choices with a chunk whose masks or logprobs are not one for each of its tokens.
     """
 
     response: ResponseBody
-    repeats: tuple[int, ...]
+    repeats: Mapping[int, int] = field(default_factory=dict)
+    uneven: tuple[int, ...] = ()
 
 
 def events(text: str) -> Iterator[str]:
@@ -74,7 +78,12 @@ def join(chunks: Sequence[ResponseBody]) -> Joined:
         for choice in chunk.choices or ():
             parts.setdefault(choice.index, []).append(choice)
     whole.choices = [_concatenate(index, parts[index]) for index in sorted(parts)]
-    return Joined(whole, tuple(index for index in sorted(parts) if _repeats(parts[index])))
+    grown = {index: _repeats(parts[index]) for index in sorted(parts)}
+    return Joined(
+        whole,
+        {index: count for index, count in grown.items() if count},
+        tuple(index for index in sorted(parts) if any(map(_is_uneven, parts[index]))),
+    )
 
 
 def _concatenate(index: int, parts: Sequence[ChoiceBody]) -> ChoiceBody:
@@ -110,7 +119,19 @@ def _concatenate(index: int, parts: Sequence[ChoiceBody]) -> ChoiceBody:
     )
 
 
-def _repeats(parts: Sequence[ChoiceBody]) -> bool:
+def _is_uneven(part: ChoiceBody) -> bool:
+    """Whether a chunk has masks or logprobs for other tokens than its own."""
+    tokens = len(part.token_ids) if isinstance(part.token_ids, list) else 0
+    masks, logprobs = part.sampling_mask, part.logprobs
+    content = logprobs.content if isinstance(logprobs, Logprobs) else None
+    # An aborted choice ends with a chunk whose mask is null.
+    return (isinstance(masks, list) and len(masks) != tokens) or (
+        content is not None and len(content) != tokens
+    )
+
+
+def _repeats(parts: Sequence[ChoiceBody]) -> int:
+    """Count the chunks that begin with all earlier tokens; 0 if one does not."""
     seen: list[int] = []
     grown = 0
     for part in parts:
@@ -119,7 +140,7 @@ def _repeats(parts: Sequence[ChoiceBody]) -> bool:
             continue
         if seen:
             if len(ids) <= len(seen) or ids[: len(seen)] != seen:
-                return False
+                return 0
             grown += 1
         seen = ids
-    return grown > 0
+    return grown

@@ -56,6 +56,8 @@ def serve_raw_logprobs(case: Case, rng: random.Random) -> Case | None:
 def leave_the_temperature_out(case: Case, rng: random.Random) -> Case | None:
     """Normalise over the mask without having divided by the temperature."""
     temperature = case["request"]["sampling_params"]["temperature"]
+    if temperature == 1:
+        return None
     return in_each_row(case, lambda row: _normalised(row, lambda c: c.logprob * temperature))
 
 

@@ -33,7 +33,7 @@ def honest_case(number: int, rows: int, **sampling: Any) -> Case:
     """Give the `number`-th honest case of `rows` tokens; versions and parameters take turns."""
     rng = random.Random(number)  # noqa: S311 - the same cases every time
     version = VERSIONS[number % len(VERSIONS)]
-    shape = SAMPLING[number // len(VERSIONS) % len(SAMPLING)]
+    shape = SAMPLING[number % len(SAMPLING)]
     params = {
         **shape,
         "seed": rng.randrange(_MOST_SEED),
