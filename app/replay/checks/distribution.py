@@ -231,7 +231,8 @@ def _top_p(subject: Subject) -> Result:
     full = support.covered & (support.masks.counts == sampling.top_k)
     least = np.exp(np.where(full, support.least, 0.0))
     broken = full & (least <= 1.0 - sampling.top_p - tolerance)
-    judged = np.count_nonzero(full) >= _TOP_P_ROWS
+    # Where top_p is not applied, most rows are full. Where few are, ties with the k-th may be why.
+    judged = np.count_nonzero(full) >= max(_TOP_P_ROWS, subject.rows / 2)
     if not judged or np.count_nonzero(broken) * 2 <= np.count_nonzero(full):
         broken = subject.none()
     return Result(
