@@ -72,7 +72,7 @@ class Outcome:
     Attributes:
         caught: it is refuted, or refused as unreadable.
         told: at least a warning was given.
-        rules: the findings, the most severe first; a refusal's code.
+        rules: the findings without remarks, the most severe first; a refusal's code.
     """
 
     caught: bool
@@ -92,12 +92,12 @@ def judge(case: Case) -> Outcome:
 
 
 def _rules(report: Report) -> Iterator[str]:
-    """Findings with the most failed rows first, among those of the same severity."""
+    """Errors, then warnings; those with the most failed rows first."""
     order = list(Severity)
     yield from dict.fromkeys(
         finding.rule
         for finding in sorted(
-            report.findings,
+            (finding for finding in report.findings if finding.severity is not Severity.INFO),
             key=lambda f: (order.index(f.severity), -f.evidence.get("rows_failed", 0)),
         )
     )
