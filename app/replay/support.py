@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +29,8 @@ class Support:
         candidates: as they came, or None.
         ranked: whether candidates are the most likely tokens (not ids that were asked for).
         replayed: rows whose token the engine sampled, (n,); None for all.
+        candidate_order: what sorts candidates by row and id, equal ones as they came, (c,); empty
+            where they are the mask's own ids.
     """
 
     masks: Ragged
@@ -38,6 +40,7 @@ class Support:
     candidates: Candidates | None
     ranked: bool
     replayed: NDArray[np.bool_] | None = None
+    candidate_order: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @cached_property
     def absent(self) -> NDArray[np.bool_]:
@@ -112,13 +115,13 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
     keys = masks.keys
     sampled_at = _find(keys, row_keys(np.clip(choice.token_ids, 0, _LARGEST_ID)))
     logprobs = np.full(len(keys), np.nan)
-    candidate_at = np.empty(0, np.int64)
+    candidate_at = order = np.empty(0, np.int64)
     candidates = choice.candidates
     if candidates is not None:
         if candidates.on_mask and candidates.ids is choice.masks:
             candidate_at = np.arange(len(keys), dtype=np.int64)
         else:
-            candidate_at = _find(keys, _clipped(candidates.ids).keys)
+            candidate_at, order = _join(keys, _clipped(candidates.ids).keys)
         inside = candidate_at >= 0
         logprobs[candidate_at[inside]] = candidates.logprobs[inside]
         # An entry may come without its list of candidates, or with a list that it is not in.
@@ -130,7 +133,26 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
         np.maximum(logprobs, LOGPROB_FLOOR, out=logprobs)
     if candidates is None or candidates.on_mask:
         ranked = False
-    return Support(masks, logprobs, sampled_at, candidate_at, candidates, ranked, choice.replayed)
+    return Support(
+        masks, logprobs, sampled_at, candidate_at, candidates, ranked, choice.replayed, order
+    )
+
+
+def _join(
+    members: NDArray[np.int64], candidates: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find each candidate's key among the members' sorted keys; gives also the sorting order."""
+    order = np.argsort(candidates, kind="stable")
+    ordered = candidates[order]
+    repeated = bool(np.any(ordered[1:] == ordered[:-1]) or np.any(members[1:] == members[:-1]))
+    if repeated or not len(ordered):
+        return _find(members, candidates), order
+    # Members are fewer and sorted, so that looking for them is faster than the other way round.
+    at = _find(ordered, members)
+    found = np.flatnonzero(at >= 0)
+    place = np.full(len(candidates), -1, np.int64)
+    place[order[at[found]]] = found
+    return place, order
 
 
 def _clipped(rows: Ragged) -> Ragged:
