@@ -19,6 +19,7 @@ from app.replay.wire.decoding import convert, decode
 from app.replay.wire.generate import ChoiceBody, RequestBody, ResponseBody
 from app.replay.wire.packed import refusal
 from app.replay.wire.sampling_params import SamplingParamsBody, normalise
+from app.replay.wire.scan import Scanned, cut
 from app.replay.wire.stream import Joined, decode_events, join
 
 FIRST_VERSION = Version("0.28")
@@ -77,7 +78,7 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         UnusableInput: the case cannot be read; the problems point to what and where.
         UnknownVersion: that version of vLLM returns no sampling masks.
     """
-    body = decode(case, CaseBody) if isinstance(case, bytes | str) else convert(case, CaseBody)
+    body, scans = _decode(case)
     _require_json(body.id)
     if body.request is None:
         raise _missing("request")
@@ -103,7 +104,7 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
     asked = body.options or OptionsBody()
     options = ReplayOptions(**{f.name: getattr(asked, f.name) for f in fields(ReplayOptions)})
     choices = tuple(
-        choice_of(choice, pointer, bare=answer.bare)
+        choice_of(choice, pointer, bare=answer.bare, scans=scans)
         for choice, pointer in zip(joined.response.choices or (), answer.pointers, strict=True)
     )
     speculated = options.speculative
@@ -125,6 +126,23 @@ def read_case(case: Mapping[str, Any] | bytes | str) -> Evidence:
         usage=claimed,
         analysis=read_analysis(asked, choices),
     )
+
+
+def _decode(case: Mapping[str, Any] | bytes | str) -> tuple[CaseBody, dict[str, Scanned]]:
+    """Decode a case; what is regular about a whole response is read apart, by marker."""
+    if not isinstance(case, bytes | str):
+        return convert(case, CaseBody), {}
+    try:
+        rest, scans = cut(case if isinstance(case, bytes) else case.encode())
+        if scans:
+            body = msgspec.json.decode(rest, type=CaseBody)
+            # Chunks are joined before they become arrays, which markers would not survive.
+            if not isinstance(body.response, list):
+                return body, scans
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        # Whatever is wrong has its place in the whole text.
+        pass
+    return decode(case, CaseBody), {}
 
 
 def _answer(case: CaseBody) -> _Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TypeAlias
@@ -27,24 +27,29 @@ from app.replay.wire.packed import (
     mask_rows,
     refusal,
 )
+from app.replay.wire.scan import Scanned
 
 _Named: TypeAlias = Entry | Candidate
 _PlaceOf: TypeAlias = Callable[[int], str]
 
 _PREFIX = "token_id:"
+_NO_SCANS: Mapping[str, Scanned] = {}
 _logprob = attrgetter("logprob")
 _token_id = attrgetter("token_id")
 _token = attrgetter("token")
 _top = attrgetter("top_logprobs")
 
 
-def choice_of(body: ChoiceBody, pointer: str, *, bare: bool = False) -> Choice:
+def choice_of(
+    body: ChoiceBody, pointer: str, *, bare: bool = False, scans: Mapping[str, Scanned] = _NO_SCANS
+) -> Choice:
     """Turn one decoded choice into arrays.
 
     Args:
         body: in any of its forms.
         pointer: where it stands in the case.
         bare: whether it came without a response of vLLM around it.
+        scans: what `app.replay.wire.scan.cut` took out of the text, by marker.
 
     Raises:
         InvalidEnvelope: token ids, masks and logprobs differ in length, or a value is none.
@@ -68,7 +73,7 @@ def choice_of(body: ChoiceBody, pointer: str, *, bare: bool = False) -> Choice:
         token_ids=token_ids,
         masks=ordered,
         masks_ascending=ascending,
-        candidates=_logprobs(body, masks, token_ids, pointer),
+        candidates=_logprobs(body, masks, token_ids, pointer, scans),
         finish_reason=body.finish_reason,
         replayed=_replayed(body, len(token_ids), pointer),
     )
@@ -112,7 +117,11 @@ def _replayed(body: ChoiceBody, tokens: int, pointer: str) -> NDArray[np.bool_] 
 
 
 def _logprobs(
-    body: ChoiceBody, masks: Masks, token_ids: NDArray[np.int64], pointer: str
+    body: ChoiceBody,
+    masks: Masks,
+    token_ids: NDArray[np.int64],
+    pointer: str,
+    scans: Mapping[str, Scanned],
 ) -> Candidates | None:
     """The logprobs in whichever form they came."""
     given = body.logprobs
@@ -120,7 +129,12 @@ def _logprobs(
     on_mask: NDArray[np.float64] | None = None
     sampled: NDArray[np.float64] | None = None
     if isinstance(given, Logprobs) and given.content is not None:
-        return _candidates(given.content, len(token_ids), f"{where}/content")
+        content = given.content
+        # A marker is no token's name; `cut` made sure that nobody else wrote it.
+        scanned = scans.get(content[0].token or "") if content else None
+        return _candidates(
+            content if scanned is None else scanned, len(token_ids), f"{where}/content"
+        )
     if isinstance(given, Logprobs) and given.data is None:
         if given.on_mask is not None:
             on_mask = _on_mask(given.on_mask, masks, f"{where}/on_mask")
@@ -189,13 +203,20 @@ def _sampled(given: FloatArray, tokens: int, pointer: str) -> NDArray[np.float64
     return values
 
 
-def _candidates(content: list[Entry], tokens: int, pointer: str) -> Candidates:
+def _candidates(content: list[Entry] | Scanned, tokens: int, pointer: str) -> Candidates:
     if len(content) != tokens:
         raise refusal(
             "misaligned-logprobs",
             f"{tokens} token_ids but {len(content)} logprobs; there must be one entry for "
             "each token",
             pointer,
+        )
+    if isinstance(content, Scanned):
+        return Candidates(
+            named=content.named,
+            sampled=content.sampled,
+            ids=content.ids,
+            logprobs=content.logprobs,
         )
     tops: list[list[Candidate]] = [top or [] for top in map(_top, content)]
     flat = list(chain.from_iterable(tops))
