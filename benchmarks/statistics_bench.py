@@ -1,9 +1,9 @@
 """How often the statistical tests refute honest draws, and draws that are wrong in stated ways.
 
-    python benchmarks/statistics_bench.py [power] [false-alarms] [speed] [--reports 200]
+    python benchmarks/statistics_bench.py [power] [false-alarms] [rounding] [speed] [--reports 200]
 
 Rows are those of a toy model whose masks are as wide as published ones (top_p 0.95: about half
-hold one token, median 2, mean 8, 99th percentile near 100). A report of n rows picks n of them.
+hold one token, median 2, mean 6, 99th percentile near 100). A report of n rows picks n of them.
 Seeds are fixed: every run gives the same tables.
 """
 
@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +239,39 @@ def _until_second(
     return p[: offsets[n]], offsets[: n + 1], drawn[:n]
 
 
+def _bf16(logprobs: Floats) -> Floats:
+    words = logprobs.astype(np.float32).view(np.uint32)
+    rounded = (words + np.uint32(0x7FFF) + ((words >> np.uint32(16)) & np.uint32(1))) & np.uint32(
+        0xFFFF0000
+    )
+    return rounded.view(np.float32).astype(np.float64)
+
+
+ROUNDINGS: dict[str, Callable[[Floats], Floats]] = {
+    "none": lambda logprobs: logprobs,
+    "three decimals": lambda logprobs: np.round(logprobs, 3),
+    "two decimals": lambda logprobs: np.round(logprobs, 2),
+    "float16": lambda logprobs: logprobs.astype(np.float16).astype(np.float64),
+    "bf16": _bf16,
+}
+
+
+def rounding(_reports: int) -> Iterator[str]:
+    """Measure what rounded logprobs do to an honest report of a million rows."""
+    pool = model(np.random.default_rng(1), 0.95)
+    rng = np.random.default_rng(9)
+    p, offsets = pool.pick(rng.integers(len(pool.kept), size=1_000_000))
+    rows = known(p, offsets, draw(p, offsets, rng))
+    yield f"| rounding | {' | '.join((*TESTS, 'together', 'z'))} |"
+    yield "|---|" + "---|" * (len(TESTS) + 2)
+    for name, rounded in ROUNDINGS.items():
+        logprobs = rounded(rows.logprobs)
+        total = reduce_rows(np.add, np.exp(logprobs), rows.offsets, 1.0)
+        logprobs -= np.repeat(np.log(total), np.diff(rows.offsets))
+        values = p_values(replace(rows, logprobs=logprobs), np.random.default_rng(1))
+        yield f"| {name} | {' | '.join(f'{value:.2g}' for value in values)} |"
+
+
 def speed(_reports: int) -> Iterator[str]:
     """Measure the tests' own time."""
     pool = model(np.random.default_rng(1), 0.95)
@@ -258,7 +291,7 @@ def speed(_reports: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the tables asked for."""
-    tables = {"power": power, "false-alarms": false_alarms, "speed": speed}
+    tables = {"power": power, "false-alarms": false_alarms, "rounding": rounding, "speed": speed}
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="*", choices=[*tables], default=[])
     parser.add_argument("--reports", type=int, default=200, help="simulated reports a cell")

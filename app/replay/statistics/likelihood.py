@@ -21,9 +21,10 @@ from app.replay.statistics.known_rows import KnownRows
 from app.replay.statistics.result import Tested
 from app.replay.statistics.special import normal_two_sided
 
-# s = -1 is uniform over the mask; 16 is all but greedy.
-_WEAK = tuple(2.0**-k for k in range(6, 0, -1))
-POWERS = (-1.0, -0.75, *(-s for s in reversed(_WEAK)), *_WEAK, 1.0, 2.0, 4.0, 16.0)
+# s = -1 is uniform over the mask; 16 is all but greedy. Between, steps of a root of two lose less
+# by falling beside the right power than they cost by being more.
+_WEAK = tuple(2.0 ** (-k / 2) for k in range(12, 0, -1))
+POWERS = (-1.0, *(-s for s in reversed(_WEAK)), *_WEAK, 1.0, 2.0, 4.0, 16.0)
 _S = np.array(POWERS)
 # Standard deviations by which a power of 90 % stands above one of 50 %.
 _NINETY_PERCENT = 1.2815515655446004
