@@ -19,6 +19,10 @@ _MASKED: Final = (
     "vllm serve m -tp 2 --enable-batch-sharded-sampling --return-sampling-mask "
     "--logprobs-mode processed_logprobs"
 )
+_ADAPTIVE: Final = (
+    "vllm serve m -tp 2 --enable-batch-sharded-sampling --speculative-config "
+    """'{"method": "mtp", "num_speculative_tokens": 1, "enable_adaptive_verification": true}'"""
+)
 _WITHOUT: Final = Fix("drop --enable-batch-sharded-sampling", (RemoveFlag(_DEST),), safe=False)
 
 
@@ -39,10 +43,12 @@ _WITHOUT: Final = Fix("drop --enable-batch-sharded-sampling", (RemoveFlag(_DEST)
         Example("vllm serve m -tp 4 --max-num-seqs 2 --enable-batch-sharded-sampling"),
         Example("vllm serve m -tp 2 --max-logprobs -1 --enable-batch-sharded-sampling"),
         Example(_MASKED, versions=">=0.30"),
+        Example(_ADAPTIVE, versions="<0.33"),
     ),
     good=(
         Example("vllm serve m -tp 2 --enable-batch-sharded-sampling"),
         Example("vllm serve m -tp 4 --max-num-seqs 4 --enable-batch-sharded-sampling"),
+        Example(_ADAPTIVE, versions=">=0.33"),
         Example("vllm serve m --return-sampling-mask"),
     ),
 )
@@ -93,7 +99,10 @@ def _blockers(config: ServeConfig) -> Iterator[str]:
     source="vllm/v1/worker/gpu/sample/batch_shard.py::gather_sampler_output",
     versions=">=0.29,<0.30",
     bad=(Example(_MASKED),),
-    good=(Example(_MASKED.replace("--enable-batch-sharded-sampling ", "")),),
+    good=(
+        Example(_MASKED.replace("--enable-batch-sharded-sampling ", "")),
+        Example(_MASKED.replace("-tp 2 ", ""), note="one rank: refused, not lost"),
+    ),
 )
 def masks_lost(config: ServeConfig) -> Iterator[Finding]:
     """Tell that no mask will come."""
