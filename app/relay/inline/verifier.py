@@ -47,6 +47,8 @@ class InlineLimits:
 
 def is_sampled(request_id: str, share: float) -> bool:
     """Choose by the hash of the id, so that a retry is chosen again."""
+    if share <= 0:
+        return False
     digest = hashlib.sha256(_DOMAIN + request_id.encode()).digest()
     return int.from_bytes(digest[:8]) < share * 2.0**64
 
