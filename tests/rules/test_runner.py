@@ -27,6 +27,8 @@ ALL_ATTENTION = {
     "layer_types": ["attention"],
     "num_local_experts": 0,
 }
+LISTED_HYBRID = {"architectures": ["KimiK3ForConditionalGeneration"]}
+LISTED_BUT_NOT_ON_ROCM = {"architectures": ["DeepseekV4ForCausalLM"], "n_routed_experts": 8}
 STATE_SPACE = {"architectures": ["Mamba2ForCausalLM"]}
 POOLING = {"architectures": ["BertModel"]}
 DIFFUSION = {"architectures": ["LLaDAModelLM"], "canvas_length": 128}
@@ -78,6 +80,7 @@ def test_a_dense_model_runs_on_v2_everywhere(version: str) -> None:
         (EXPERTS, Runner.V1),
         (LISTED, Runner.V2),
         (HYBRID, Runner.V1),
+        (LISTED_HYBRID, Runner.V2),
         (ALL_ATTENTION, Runner.V2),
         (STATE_SPACE, Runner.V1),
         (POOLING, Runner.V1),
@@ -88,6 +91,12 @@ def test_a_dense_model_runs_on_v2_everywhere(version: str) -> None:
 def test_only_0_28_decides_by_the_model(model: dict[str, Any], runner: Runner) -> None:
     assert decide("vllm serve m", "0.28.0", model).version == runner
     assert decide("vllm serve m", "0.29.0", model).version is Runner.V2
+
+
+@pytest.mark.parametrize(("gpu", "runner"), [("NVIDIA H100", Runner.V2), ("AMD MI300X", Runner.V1)])
+def test_0_28_lists_one_model_for_nvidia_only(gpu: str, runner: Runner) -> None:
+    decision = decide("vllm serve m", "0.28.0", LISTED_BUT_NOT_ON_ROCM, gpu)
+    assert (decision.version, decision.forced) == (runner, False)
 
 
 def test_a_model_that_nobody_described_leaves_0_28_open() -> None:
