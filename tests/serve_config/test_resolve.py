@@ -61,6 +61,8 @@ from tests.serve_config.reading import (
         ("--lora-modules a=b", "lora_modules", [{"name": "a", "path": "b"}]),
         ("--moe-backend DEEP-GEMM", "moe_backend", "deep_gemm"),
         ("--port 1 -- ", "port", 1),
+        ("--gpu-memory-utilization 1", "gpu_memory_utilization", 1.0),
+        ("--block-size 1", "block_size", 1),
     ],
 )
 def test_values_are_those_that_vllm_reads(version: str, words: str, dest: str, value: Any) -> None:
@@ -70,6 +72,7 @@ def test_values_are_those_that_vllm_reads(version: str, words: str, dest: str, v
     assert type(config[dest]) is type(value)
     assert config.given(dest)
     assert config["model"] == "m"
+    assert errors(resolution) == []
 
 
 def test_a_default_has_no_place_and_a_given_value_has_one() -> None:
@@ -308,6 +311,14 @@ def test_the_command_line_overrides_the_file_and_says_so() -> None:
     config = config_of(resolution)
     assert (config["seed"], config["port"]) == (3, 2)
     assert str(only(resolution, "yaml-overridden").location) == "c.yaml:1:7"
+
+
+@pytest.mark.parametrize(
+    "args", [["m", "--port", "1", "--config", "c.yaml"], ["m", "--config", "c.yaml", "--port", "1"]]
+)
+def test_the_command_line_wins_on_either_side_of_the_file(args: list[str]) -> None:
+    resolution = read_members(args=args, files={"c.yaml": "port: 2"})
+    assert config_of(resolution)["port"] == 1
 
 
 def test_json_in_a_file_is_checked_although_the_command_line_replaces_it() -> None:

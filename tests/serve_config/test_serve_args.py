@@ -25,6 +25,8 @@ from tests.serve_config.reading import read, rules
         ("-dpm -dp 4 -dpl 2 --port 9255", "serve-multi-port"),
         ("-dpm -dp 4 -dpl 2 -dpr 3", "serve-multi-port"),
         ("-dpm -dp 4 -dpl 2 --ssl-keyfile k", "serve-multi-port"),
+        ("-dpm -dp 2 -dpl 2", None),
+        ("-dpm -dp 4 -dpl 2 --data-parallel-supervisor-port 8002", None),
         ("-dpm -dp $N -dpl 2", None),
     ],
 )
