@@ -125,11 +125,11 @@ def contradict_the_candidates(case: Case, rng: random.Random) -> Case | None:
 
 
 def change_one_number(case: Case, rng: random.Random) -> Case | None:
-    """Raise one logprob of one mask by a hundredth."""
+    """Raise the largest logprob of one mask by a hundredth."""
 
     def change(row: Row) -> Row:
-        chosen = rng.choice([c for c in row.candidates if c.logprob > FLOOR])
-        return row.scored(lambda c: c.logprob + (0.01 if c.token == chosen.token else 0.0))
+        best = max(row.candidates, key=lambda candidate: candidate.logprob)
+        return row.scored(lambda c: c.logprob + (0.01 if c.token == best.token else 0.0))
 
     return in_one_row(case, rng, change)
 
@@ -201,7 +201,7 @@ LOGPROBS = (
     Kind("numbers shifted by one row, ids kept", shift_the_numbers),
     Kind("the neighbour's sampled logprob", take_the_neighbours_logprob),
     Kind("sampled logprob unlike the candidate's", contradict_the_candidates),
-    Kind("one number up by 0.01", change_one_number),
+    Kind("one row's largest number up by 0.01", change_one_number),
     Kind("a candidate listed twice", list_one_twice),
     Kind("NaN for a logprob", send_what_is_no_number),
 )
