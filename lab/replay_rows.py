@@ -72,6 +72,7 @@ def run(version: str, rows: int, method: str | None) -> int:
     said: dict[str, Any] = {"speculative": method is not None}
     if method is not None:
         said["rejection_sample_method"] = method
+        said["num_speculative_tokens"] = json.loads(NGRAM)["num_speculative_tokens"]
     tally, refuted, started = Tally(), 0, time.monotonic()
     ways = {"accepted_drafts": 0, "residual_draws": 0}
     with Server(version, options) as server:
