@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.batch import Answer, Batch, Line, LineCutter, failure, lines_of
@@ -48,6 +48,7 @@ def test_a_line_may_be_as_long_as_the_limit() -> None:
     assert [code for _, code in run(b'{"id": 10}\n{"id": 100}\n', limit=10)] == [0, 2]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=20)), st.integers(1, 30))
 def test_lines_do_not_depend_on_how_the_bytes_come(parts: list[bytes], step: int) -> None:
     whole = b"\n".join(parts)

@@ -69,7 +69,7 @@ def test_a_window_larger_than_http_allows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(parts=st.lists(st.binary(max_size=300), min_size=1), step=st.integers(1, 400))
 def test_members_and_input_may_be_cut_anywhere(
     encoding: str, parts: list[bytes], step: int

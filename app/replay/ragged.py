@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 
 # Room for any 32-bit id beside a row number in one signed 64-bit key.
 _ROW_STRIDE = np.int64(1) << np.int64(32)
+_COLUMN_BITS = np.int64(31)
+_COLUMNS = (np.int64(1) << _COLUMN_BITS) - np.int64(1)
+# A table may have so many places for each value.
+_MOST_PADDING = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +57,27 @@ class Ragged:
     def row(self, index: int) -> NDArray[np.int64]:
         """One row, as a view."""
         return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def sorting_order(self) -> NDArray[np.int64]:
+        """Give the order that sorts values within their rows, equal ones as they came, (m,).
+
+        Values must fit in 32 bits without sign.
+        """
+        counts = self.counts
+        width = int(counts.max(initial=0))
+        if width * len(self) > _MOST_PADDING * len(self.values) or width > _COLUMNS:
+            return np.argsort(self.keys, kind="stable")
+        # Many short rows are sorted faster as a table, value and column packed into one number.
+        used = np.arange(width) < counts[:, None]
+        table = np.full(used.shape, np.iinfo(np.int64).max)
+        table[used] = self.values
+        table <<= _COLUMN_BITS
+        table |= np.arange(width)
+        table[~used] = np.iinfo(np.int64).max
+        table.sort(axis=1)
+        table &= _COLUMNS
+        table += self.offsets[:-1, None]
+        return table[used]
 
     @property
     def keys(self) -> NDArray[np.int64]:

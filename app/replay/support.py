@@ -121,7 +121,7 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
         if candidates.on_mask and candidates.ids is choice.masks:
             candidate_at = np.arange(len(keys), dtype=np.int64)
         else:
-            candidate_at, order = _join(keys, _clipped(candidates.ids).keys)
+            candidate_at, order = _join(keys, _clipped(candidates.ids))
         inside = candidate_at >= 0
         logprobs[candidate_at[inside]] = candidates.logprobs[inside]
         # An entry may come without its list of candidates, or with a list that it is not in.
@@ -139,18 +139,19 @@ def support_of(choice: Choice, *, ranked: bool) -> Support:
 
 
 def _join(
-    members: NDArray[np.int64], candidates: NDArray[np.int64]
+    members: NDArray[np.int64], candidates: Ragged
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find each candidate's key among the members' sorted keys; gives also the sorting order."""
-    order = np.argsort(candidates, kind="stable")
-    ordered = candidates[order]
+    """Find each candidate among the members' sorted keys; gives also what sorts candidates."""
+    keys = candidates.keys
+    order = candidates.sorting_order()
+    ordered = keys[order]
     repeated = bool(np.any(ordered[1:] == ordered[:-1]) or np.any(members[1:] == members[:-1]))
     if repeated or not len(ordered):
-        return _find(members, candidates), order
+        return _find(members, keys), order
     # Members are fewer and sorted, so that looking for them is faster than the other way round.
     at = _find(ordered, members)
     found = np.flatnonzero(at >= 0)
-    place = np.full(len(candidates), -1, np.int64)
+    place = np.full(len(keys), -1, np.int64)
     place[order[at[found]]] = found
     return place, order
 

@@ -6,6 +6,7 @@ eight at a time as in Lemire, "Quickly parsing eight digits", 2018.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -55,26 +56,27 @@ def digits_value(digits: Words, count: Counts) -> Words:
     return ((value & U64(0x0000FFFF0000FFFF)) * U64(42949672960001)) >> U64(32)
 
 
-def decimals(whole: Words, words: Words) -> tuple[Floats, Counts, Flags]:
+def decimals(whole: Words, words: Sequence[Words]) -> tuple[Floats, Counts, Flags]:
     """Read numbers `whole.fraction`, each correctly rounded.
 
     Args:
         whole: digits before the point as a number below 10**7, (m,).
-        words: from the first digit after the point on, (m, 3).
+        words: three from the first digit after the point on, (m,) each.
 
     Returns:
         The numbers, (m,); the number of digits after the point, (m,), 24 for that or more; and
         which are certain: the others have too many digits, or lie too close to the middle
         between two doubles.
     """
-    digits, length = digit_run(words[:, 0])
+    digits, length = digit_run(words[0])
     value = digits_value(digits, length)
     # Below 2**53, where one division is exact to the last place.
-    result = (whole * _POWERS[length] + value).astype(np.float64) / _SCALES[length]
+    power = _POWERS.take(length)
+    result = (whole * power + value).astype(np.float64) / power.astype(np.float64)
     certain = length > 0
     longer = np.flatnonzero(length == 8)
     if len(longer):
-        more = _long(whole[longer], value[longer], words[longer, 1], words[longer, 2])
+        more = _long(whole[longer], value[longer], words[1][longer], words[2][longer])
         result[longer], length[longer], certain[longer] = more
     return result, length, certain
 

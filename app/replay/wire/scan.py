@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -29,14 +29,17 @@ _LEAST_BYTES: Final = 64 * 1024
 # A list of fewer objects, as in the chunks of a stream, ends the search.
 _LEAST_OBJECTS: Final = 512
 # Objects at a time: their arrays stay in the processor's cache.
-_BLOCK: Final = 1 << 15
+_BLOCK: Final = 1 << 14
 _CONTENT: Final = re.compile(rb'"content":( ?)\[')
 _MARKER: Final = "\ue000logprobs:"
 _MARKER_WRITINGS: Final = ("\ue000".encode(), b"\\ue000", b"\\uE000")
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
 # Bytes at a time where single ones are looked for.
-_PIECE: Final = 1 << 20
-# Bytes past the last object that are looked at together with it.
+_PIECE: Final = 1 << 17
+# A point as digits are: less what a zero is written as.
+_POINT: Final = U64(ord(".") ^ ord("0"))
+_LONGEST_NUMBER: Final = 32
+# Bytes from an object's beginning on that may be looked at together with it.
 _MARGIN: Final = 128
 
 
@@ -63,11 +66,19 @@ class _Constant:
         self._text = np.frombuffer(text.ljust(size, b"\0"), U64)
         self._mask = np.frombuffer((b"\xff" * len(text)).ljust(size, b"\0"), U64)
 
-    def matches(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Where words that were read, (m, k) with k at least `self.words`, begin with it."""
-        equal: NDArray[np.bool_] = (words[:, 0] & self._mask[0]) == self._text[0]
+    def begins(self, word: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Where a word, (m,), begins with its first eight bytes."""
+        equal: NDArray[np.bool_] = (word & self._mask[0]) == self._text[0]
+        return equal
+
+    def matches(
+        self, words: NDArray[np.uint64] | Sequence[NDArray[np.uint64]]
+    ) -> NDArray[np.bool_]:
+        """Where words, in rows of shape (m, k) or one after another, begin with it."""
+        columns = words.T if isinstance(words, np.ndarray) else words
+        equal = self.begins(columns[0])
         for at in range(1, self.words):
-            equal &= (words[:, at] & self._mask[at]) == self._text[at]
+            equal &= (columns[at] & self._mask[at]) == self._text[at]
         return equal
 
 
@@ -110,7 +121,6 @@ class _Text:
         """Take bytes that begin at the place `base`."""
         self._data = data
         self._base = base
-        self._bytes = np.frombuffer(data, np.uint8)
 
     def words(self, places: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
         """Read `count` words at each of m places, (m, count), little-endian."""
@@ -123,14 +133,10 @@ class _Text:
             places = places - self._base
         return windows[places].view(U64).reshape(len(places), count)
 
-    def byte(self, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read the byte at each of m places, (m,)."""
-        return self._bytes[places - self._base]
-
     def number(self, place: int) -> tuple[float, int] | None:
         """Read the number at a place as the decoder does; gives also its length."""
         found = _NUMBER.match(self._data, place - self._base)
-        if found is None:
+        if found is None or len(found[0]) > _LONGEST_NUMBER:
             return None
         try:
             return msgspec.json.decode(found[0], type=float), len(found[0])
@@ -151,7 +157,7 @@ def cut(data: bytes) -> tuple[bytes, dict[str, Scanned]]:
         return data, scans
     parts: list[bytes] = []
     kept = 0
-    braces = np.empty(0, np.int64)
+    braces: NDArray[np.integer[Any]] = np.empty(0, np.int64)
     while found := _CONTENT.search(data, kept):
         start = found.end()
         layout = next((x for x in _LAYOUTS if data.startswith(x.start, start)), None)
@@ -175,20 +181,21 @@ def cut(data: bytes) -> tuple[bytes, dict[str, Scanned]]:
     return b"".join(parts), scans
 
 
-def _places(data: bytes, wanted: int) -> NDArray[np.int64]:
+def _places(data: bytes, wanted: int) -> NDArray[np.integer[Any]]:
     """Give the places of a byte, in order."""
     values = np.frombuffer(data, np.uint8)
-    equal = np.empty(min(_PIECE, len(values)), np.bool_)
+    kind = np.int32 if len(data) < 2**31 else np.int64
     found = []
     for first in range(0, len(values), _PIECE):
-        piece = values[first : first + _PIECE]
-        places = np.flatnonzero(np.equal(piece, wanted, out=equal[: len(piece)]))
+        places = np.flatnonzero(values[first : first + _PIECE] == wanted)
         places += first
-        found.append(places)
+        found.append(places.astype(kind))
     return np.concatenate(found)
 
 
-def _scan(data: bytes, braces: NDArray[np.int64], layout: _Layout) -> tuple[Scanned, int] | None:
+def _scan(
+    data: bytes, braces: NDArray[np.integer[Any]], layout: _Layout
+) -> tuple[Scanned, int] | None:
     """Read a list that begins with the first brace; gives it and the place after its end."""
     blocks: list[_Block] = []
     # The first object is an entry, as one after the end of another's candidates is.
@@ -207,19 +214,23 @@ def _scan(data: bytes, braces: NDArray[np.int64], layout: _Layout) -> tuple[Scan
 
 
 def _blocks(
-    data: bytes, braces: NDArray[np.int64]
+    data: bytes, braces: NDArray[np.integer[Any]]
 ) -> Iterator[tuple[_Text, NDArray[np.int64], NDArray[np.int64]]]:
     """Give texts, the braces to read from each, and the brace that follows each of these."""
-    following = np.append(braces[1:], len(data) + _MARGIN)
+    beyond = len(data) + _MARGIN
     safe = int(np.searchsorted(braces, len(data) - _MARGIN))
     text = _Text(data)
-    for first in range(0, safe, _BLOCK):
-        part = slice(first, min(first + _BLOCK, safe))
-        yield text, braces[part], following[part]
-    if safe < len(braces):
-        # Nothing may be read past the end, so that the last objects get some room behind them.
-        base = int(braces[safe])
-        yield _Text(data[base:] + bytes(_MARGIN), base), braces[safe:], following[safe:]
+    for first in range(0, len(braces), _BLOCK):
+        at = braces[first : first + _BLOCK].astype(np.int64)
+        following = np.append(at[1:], braces[first + _BLOCK : first + _BLOCK + 1])
+        following = np.append(following, [beyond] * (len(at) - len(following)))
+        inside = max(min(safe - first, len(at)), 0)
+        if inside:
+            yield text, at[:inside], following[:inside]
+        if inside < len(at):
+            # Nothing may be read past the end, so the last objects get some room behind them.
+            base = int(at[inside])
+            yield _Text(data[base:] + bytes(_MARGIN), base), at[inside:], following[inside:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,29 +256,38 @@ def _read(
     text: _Text, at: NDArray[np.int64], following: NDArray[np.int64], layout: _Layout
 ) -> _Block | None:
     """Read the objects that begin at braces; None if one before the end is irregular."""
-    regular = layout.opening.matches(text.words(at, layout.opening.words))
-    place = at + layout.opening.length
-    digits, width = _integers(text, place)
+    words = text.words(at, layout.opening.words + 3)
+    regular = layout.opening.matches(words)
+    digits, width = _integer(_shifted(words, layout.opening.length))
     regular &= width > 0
     ids = digits_value(digits, width).view(np.int64)
-    place += width
-    regular &= layout.logprob.matches(text.words(place, layout.logprob.words))
+    place = at + (layout.opening.length + width.astype(np.int64))
+    regular &= layout.logprob.matches(_after(words, layout.opening.length, width, 2))
     place += layout.logprob.length
-    numbers, lengths = _numbers(text, place, regular)
-    regular &= lengths > 0
+
+    numbers, lengths = _numbers(text.words(place, 4))
+    rest = text.words(place + lengths, layout.rest.words + 3)
+    odd = np.flatnonzero(regular & ~((lengths > 0) & layout.rest.matches(rest)))
+    for index in odd.tolist():
+        if (number := text.number(int(place[index]))) is not None:
+            numbers[index], lengths[index] = number
     place += lengths
-    regular &= layout.rest.matches(text.words(place, layout.rest.words))
+    if len(odd):
+        regular &= lengths > 0
+        rest[odd] = text.words(place[odd], rest.shape[1])
+        regular[odd] &= layout.rest.matches(rest[odd])
     place += layout.rest.length
+    tail = _shifted(rest, layout.rest.length)
     if layout.ranked:
-        _, width = _integers(text, place)
+        _, width = _integer(tail)
         regular &= width > 0
         place += width
+        tail = _after(rest, layout.rest.length, width, 1)[0]
 
     distance = following - place
-    tail = text.words(place, 1)
-    goes_on = (distance == layout.next_candidate.length) & layout.next_candidate.matches(tail)
-    closes = (distance == layout.next_entry.length) & layout.next_entry.matches(tail)
-    ends = layout.end.matches(tail)
+    goes_on = (distance == layout.next_candidate.length) & layout.next_candidate.begins(tail)
+    closes = (distance == layout.next_entry.length) & layout.next_entry.begins(tail)
+    ends = layout.end.begins(tail)
     is_entry = np.zeros(len(at), np.bool_)
     entries = np.flatnonzero(distance == layout.candidates.length)
     is_entry[entries] = layout.candidates.matches(
@@ -282,46 +302,62 @@ def _read(
     return _Block(ids[part], numbers[part], is_entry[part], closes[part], end)
 
 
-def _integers(text: _Text, place: NDArray[np.int64]) -> tuple[NDArray[np.uint64], Counts]:
+def _shifted(words: NDArray[np.uint64], start: int) -> NDArray[np.uint64]:
+    """The eight bytes from byte `start` on of words in rows, (m,)."""
+    word, bits = start // 8, U64(start % 8 * 8)
+    if not bits:
+        return words[:, word]
+    return (words[:, word] >> bits) | (words[:, word + 1] << (U64(64) - bits))
+
+
+def _after(
+    words: NDArray[np.uint64], start: int, width: Counts, count: int
+) -> list[NDArray[np.uint64]]:
+    """`count` words of eight bytes each that follow `width` bytes, 0 to 8, from `start` on."""
+    bits = width.astype(np.uint64) << U64(3)
+    rest = U64(64) - bits
+    parts = [_shifted(words, start + 8 * at) for at in range(count + 1)]
+    # numpy defines a shift by 64 as zero.
+    return [np.bitwise_or(parts[at] >> bits, parts[at + 1] << rest) for at in range(count)]
+
+
+def _integer(word: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], Counts]:
     """Find integers of 1 to 7 digits; gives their digits and how many, 0 where there is none."""
-    digits, count = digit_run(text.words(place, 1)[:, 0])
+    digits, count = digit_run(word)
     leading_zero = ((digits & U64(0xFF)) == 0) & (count > 1)
     count[leading_zero | (count > 7)] = 0
     return digits, count
 
 
-def _numbers(
-    text: _Text, place: NDArray[np.int64], wanted: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Read numbers; gives them and their lengths, 0 where there is none or it is not wanted."""
-    negative = text.byte(place) == ord("-")
-    start = place + negative
-    digits, count = digit_run(text.words(start, 1)[:, 0])
+def _numbers(words: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Read the numbers that rows of four words begin with, (m, 4).
+
+    Returns:
+        The numbers and their lengths, 0 where there is none that can be read here: exponents,
+        numbers without a point, and those that are close to where the rounding changes.
+    """
+    negative = (words[:, 0] & U64(0xFF)) == ord("-")
+    digits, count = digit_run(words[:, 0] >> (negative.astype(np.uint64) << U64(3)))
     leading_zero = ((digits & U64(0xFF)) == 0) & (count > 1)
-    point = start + count
-    dotted = (count > 0) & (count < 8) & ~leading_zero & (text.byte(point) == ord("."))
-    values, places, certain = decimals(digits_value(digits, count), text.words(point + 1, 3))
-    end = point + places + 1
-    after = text.byte(end)
-    # Exponents, numbers without a point and what is close to a rounding are read one by one.
-    certain &= dotted & (after != ord("e")) & (after != ord("E"))
-    np.negative(values, where=negative, out=values)
-    lengths = np.where(certain, end - place, 0)
-    for index in np.flatnonzero(~certain & wanted):
-        if (number := text.number(int(place[index]))) is not None:
-            values[index], lengths[index] = number
-    return values, lengths
+    point = (digits >> (count.astype(np.uint64) << U64(3))) & U64(0xFF)
+    # A digit is told apart by its own value: a point is none of 0 to 9.
+    dotted = (count > 0) & (count < 7) & ~leading_zero & (point == _POINT)
+    before = negative + count + np.uint8(1)
+    fraction = _after(words, 0, np.minimum(before, np.uint8(8)), 3)
+    values, places, certain = decimals(digits_value(digits, count), fraction)
+    values *= 1.0 - 2.0 * negative
+    return values, np.where(certain & dotted, before + places, 0).astype(np.int64)
 
 
 def _collect(blocks: list[_Block]) -> Scanned:
-    ids = np.concatenate([block.ids for block in blocks])
-    numbers = np.concatenate([block.numbers for block in blocks])
-    is_entry = np.concatenate([block.is_entry for block in blocks])
-    entries = np.flatnonzero(is_entry)
-    counts = np.diff(np.append(entries, len(ids))) - 1
+    candidates = [~block.is_entry for block in blocks]
+    entry = np.concatenate([block.is_entry for block in blocks])
+    counts = np.diff(np.append(np.flatnonzero(entry), len(entry))) - 1
+    pairs = list(zip(blocks, candidates, strict=True))
+    ids = np.concatenate([block.ids[chosen] for block, chosen in pairs])
     return Scanned(
-        named=ids[entries],
-        sampled=numbers[entries],
-        ids=Ragged(ids[~is_entry], offsets_of(counts)),
-        logprobs=numbers[~is_entry],
+        named=np.concatenate([block.ids[block.is_entry] for block in blocks]),
+        sampled=np.concatenate([block.numbers[block.is_entry] for block in blocks]),
+        ids=Ragged(ids, offsets_of(counts)),
+        logprobs=np.concatenate([block.numbers[chosen] for block, chosen in pairs]),
     )

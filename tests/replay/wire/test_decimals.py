@@ -23,6 +23,7 @@ def leading_digits(text: bytes) -> bytes:
     return text[: len(text) - len(text.lstrip(b"0123456789"))]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=50))
 def test_digits_are_counted_up_to_the_first_other_byte(texts: list[bytes]) -> None:
     digits, count = digit_run(words_of(texts, 1)[:, 0])
@@ -36,7 +37,7 @@ def read(texts: list[str]) -> tuple[list[float], list[bool]]:
     """Numbers `whole.fraction`, and which of them are certain."""
     whole = np.array([int(text.partition(".")[0]) for text in texts], np.uint64)
     fractions = [text.partition(".")[2].encode() for text in texts]
-    values, length, certain = decimals(whole, words_of(fractions, 3))
+    values, length, certain = decimals(whole, list(words_of(fractions, 3).T))
     for fraction, digits, sure in zip(fractions, length.tolist(), certain, strict=True):
         assert not sure or digits == len(fraction)
     return values.tolist(), certain.tolist()
@@ -53,13 +54,13 @@ def check(texts: list[str]) -> int:
 DECIMAL = st.from_regex(r"(0|[1-9][0-9]{0,6})\.[0-9]{1,30}", fullmatch=True)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(DECIMAL, min_size=1))
 def test_any_decimal_is_rounded_correctly_or_left_open(texts: list[str]) -> None:
     check(texts)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(0.0001220703125, 8192.0, width=32), min_size=1))
 def test_float32_numbers_as_python_writes_them_are_certain(values: list[float]) -> None:
     assert check([repr(value) for value in values]) == len(values)

@@ -117,6 +117,11 @@ def test_a_list_at_the_very_end_of_the_text_is_read() -> None:
     assert_same(read_case(text), slowly(text))
     for end in range(len(text) - 40, len(text)):
         assert_same(outcome(text[:end]), slowly(text[:end]))
+    before, name, after = text.rpartition(b'"logprob":')
+    for digits in (20, 30, 40, 100, 300):
+        number = b"-0." + b"1" * digits
+        long = before + name + number + after[after.index(b",") :]
+        assert_same(outcome(long), slowly(long))
 
 
 @pytest.mark.parametrize("recorded", [False, True])
