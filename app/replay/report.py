@@ -203,7 +203,7 @@ def _analyses(report: Report) -> list[str]:
     if report.resample is not None:
         lines += [f"resampled: {line}" for line in resample_text(report.resample)]
     if report.trainer is not None:
-        lines.append(f"trainer: {report.trainer.diagnosis.value}: {report.trainer.text}")
+        lines.append(f"trainer: {report.trainer.as_text()}")
     return lines
 
 

@@ -39,6 +39,18 @@ class Comparison:
     text: str
     body: dict[str, Any]
 
+    def as_text(self) -> str:
+        """Render in one line; a finding has the explanation."""
+        words = [self.diagnosis.value, f"{self.body['tokens']} tokens"]
+        if (ratio := self.body["ratio"]) is not None:
+            words += [
+                f"ratio mean {ratio['mean']:.4g}, median {ratio['median']:.4g}",
+                f"{ratio['min']:.3g} to {ratio['max']:.3g}",
+                f"{ratio['share_outside']:.1%} outside {ratio['band']}",
+                f"k3 {self.body['k3']:.2g}",
+            ]
+        return ", ".join(words)
+
     def findings(self) -> list[Finding]:
         """Warn of a mismatch; it is the trainer's, so it does not touch the verdict."""
         if self.diagnosis in (Diagnosis.NOISE, Diagnosis.TOO_FEW):
