@@ -268,7 +268,7 @@ def _extended(
         proposal = with_fields(proposal, model_config=facts)
     if hardware is not None:
         gpu, _, count = hardware.partition(":")
-        if count and not (count.isdigit() and int(count)):
+        if count and not count.isdigit():
             raise typer.BadParameter(f"--hardware takes GPU or GPU:COUNT, not {hardware!r}")
         proposal = with_fields(
             proposal, hardware=Hardware(gpu or None, int(count) if count else None)

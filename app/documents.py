@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from typing import Any, Final
 
 from app.errors import MalformedDocument, Problem
 
+_MOST_DIGITS: Final = 4000  # below the length at which Python itself refuses
 _DEPTH_ADVICE: Final = "the document is nested too deeply; nothing vLLM takes needs that"
 
 
@@ -28,18 +30,24 @@ def decode_text(data: bytes, *, what: str = "body") -> str:
 
 
 def decode_json(text: str, *, what: str = "body") -> Any:
-    """Decode JSON strictly: no NaN or Infinity, no duplicate keys, bounded depth.
+    """Decode JSON strictly: finite numbers, no duplicate keys, bounded depth.
 
     Raises:
         MalformedDocument: with line and column where the parser knows them.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+        )
     except json.JSONDecodeError as error:
         problem = Problem("malformed-json", error.msg, line=error.lineno, column=error.colno)
     except RecursionError:
         problem = Problem("nested-too-deeply", _DEPTH_ADVICE)
-    except ValueError as error:  # duplicate keys, constants, numbers of thousands of digits
+    except ValueError as error:  # duplicate keys, constants, numbers out of range
         problem = Problem("malformed-json", str(error))
     raise MalformedDocument(f"the {what} is not valid JSON", (problem,))
 
@@ -64,3 +72,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON; leave the value out or use a finite number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is more than a 64-bit float can hold")
+    return number
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits is longer than anything vLLM takes")
+    return int(digits)

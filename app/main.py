@@ -14,6 +14,7 @@ from app.admitted import admit
 from app.api import meta, operations, probe, problems, replay, replay_batch, validate
 from app.api.context import RequestContext
 from app.api.document import Service
+from app.api.methods import other_methods
 from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate, relay_routes
 from app.api.state import Gates
@@ -64,6 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for module in (validate, replay, replay_batch, probe, meta, operations):
         app.include_router(module.router)
+        app.router.routes.extend(other_methods(module.router.routes))
     app.router.routes.extend(relay_routes(gate))
     app.add_middleware(RequestContext)
     return app

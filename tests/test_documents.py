@@ -37,7 +37,8 @@ def test_broken_json_is_placed(text: str, line: int, column: int) -> None:
         ('{"a": NaN}', "NaN"),
         ('{"a": -Infinity}', "-Infinity"),
         ('{"a": 1, "b": 2, "a": 3}', "'a' is given twice"),
-        ('{"a": ' + "9" * 5000 + "}", "digits"),
+        ('{"a": ' + "9" * 5000 + "}", "5000 digits is longer than anything"),
+        ('{"a": 1e999}', "1e999 is more than a 64-bit float"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

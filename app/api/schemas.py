@@ -21,7 +21,7 @@ class HardwareModel(Model):
     """What the configuration will run on."""
 
     gpu: str | None = Field(None, description="Product name, e.g. H100-80GB, or `cpu`.")
-    count: int | None = Field(None, ge=1, description="How many on this node.")
+    count: int | None = Field(None, ge=0, description="How many on this node.")
 
 
 class ProposalEnvelope(Model):

@@ -80,7 +80,8 @@ class CatalogueLibrary:
             wanted = Version(without_platform(version.strip()))
             if wanted in self._files:
                 return wanted
-        close = difflib.get_close_matches(version, self.versions, n=1)
+        # Versions are alike by nature: only one that must be a slip of the fingers.
+        close = difflib.get_close_matches(version, self.versions, n=1, cutoff=0.85)
         hint = f"; did you mean {close[0]}?" if close else "."
         raise UnknownVersion(
             f"no catalogue for vLLM version {version!r}{hint} "

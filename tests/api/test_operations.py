@@ -64,3 +64,23 @@ async def test_a_safe_request_id_is_kept_and_an_unsafe_one_replaced() -> None:
         replaced = await client.get("/livez", headers={"x-request-id": "a b<script>"})
     assert kept.headers["x-request-id"] == "rollout-17"
     assert "<" not in replaced.headers["x-request-id"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/validate", "POST"),
+        ("POST", "/livez", "GET"),
+        ("HEAD", "/readyz", "GET"),
+        ("DELETE", "/rules/sampling-mask-runner", "GET"),
+        ("OPTIONS", "/replay", "POST"),
+    ],
+)
+async def test_our_own_paths_refuse_other_methods_themselves(
+    method: str, path: str, allow: str
+) -> None:
+    async with client_of(create_app(Settings())) as client:
+        response = await client.request(method, path)
+    assert response.status_code == 405
+    assert response.headers["allow"] == allow
