@@ -202,7 +202,7 @@ def _named(path: Path, pa: ModuleType) -> Iterator[None]:
 
 
 class ArrowSink:
-    """Writes replayed rows to a Parquet or Arrow file."""
+    """Writes replayed rows to a Parquet or Arrow file; `schema` has its columns."""
 
     def __init__(self, path: Path, kind: str) -> None:
         """Begin the file.
@@ -211,7 +211,7 @@ class ArrowSink:
             UnusableInput: it cannot be written, or pyarrow is not installed.
         """
         self._pa = pa = _pyarrow()
-        self._schema = pa.schema(
+        self.schema = pa.schema(
             [
                 ("id", pa.string()),
                 ("line", pa.int64()),
@@ -232,16 +232,16 @@ class ArrowSink:
         self._rows = 0
         with _named(path, pa):
             if kind == ".arrow":
-                self._writer = pa.ipc.new_file(str(path), self._schema)
+                self._writer = pa.ipc.new_file(str(path), self.schema)
             else:
                 from pyarrow import parquet
 
-                self._writer = parquet.ParquetWriter(path, self._schema)
+                self._writer = parquet.ParquetWriter(path, self.schema)
 
     def write(self, columns: dict[str, list[Any]]) -> None:
         """Add the rows of one choice, a column each; an `id` that is no text becomes JSON."""
         ids = [i if isinstance(i, str | None) else json.dumps(i) for i in columns["id"]]
-        table = self._pa.table({**columns, "id": ids}, schema=self._schema)
+        table = self._pa.table({**columns, "id": ids}, schema=self.schema)
         self._waiting.append(table)
         self._rows += table.num_rows
         if self._rows >= _ROWS_A_GROUP:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
@@ -8,9 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from app.cli import main
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SAMPLES = Path(__file__).parent / "replay" / "samples"
 MASK = ["vllm", "serve", "m", "--return-sampling-mask"]
@@ -190,6 +198,81 @@ def test_a_replay_batch_is_answered_in_order_with_the_worst_exit_code(run: Run) 
         (3, "unproven"),
     ]
     assert result.code == 3
+
+
+def test_nan_in_a_batch_is_located(run: Run) -> None:
+    broken = case(id=1).replace(b"-0.1797446459531784", b"NaN", 1)
+    result = run("replay", "--batch", "-", stdin=broken + b"\n" + case(id=2))
+    refused, fine = result.lines
+    assert refused["error"]["errors"][0]["pointer"].endswith("/logprobs/content/0/logprob")
+    assert (refused["id"], refused["line"], fine["verdict"]) == (1, 1, "consistent")
+    assert result.code == 2
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+def test_compressed_files_are_read(
+    run: Run, tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "cases").write_bytes(compress(case(id=1) + b"\n" + case(id=2)))
+    (tmp_path / "case").write_bytes(compress(case()))
+    assert [line["id"] for line in run("replay", "--batch", str(tmp_path / "cases")).lines] == [
+        1,
+        2,
+    ]
+    assert run("replay", str(tmp_path / "case")).code == 0
+    (tmp_path / "cut").write_bytes(compress(case())[:-9])
+    for option in ([], ["--batch"]):
+        result = run("replay", *option, str(tmp_path / "cut"))
+        assert result.code == 2
+        assert "early" in result.err
+
+
+@pytest.mark.parametrize("option", [[], ["--batch"]])
+def test_rows_of_a_parquet_file_are_cases(run: Run, tmp_path: Path, option: list[str]) -> None:
+    members = json.loads(case())
+    rows = [{"id": n, **{k: json.dumps(v) for k, v in members.items()}} for n in range(3)]
+    for row in rows:
+        row["vllm_version"] = "0.32.0"
+    rows[1]["response"] = "{"
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rollouts.parquet")
+    result = run("replay", *option, str(tmp_path / "rollouts.parquet"))
+    first, broken, last = result.lines
+    assert first["verdict"] == last["verdict"] == "consistent"
+    assert (broken["line"], broken["error"]["errors"][0]["pointer"]) == (2, "/response")
+    assert result.code == 2
+    assert run("replay", "--format", "json", str(tmp_path / "rollouts.parquet")).code == 2
+
+
+@pytest.mark.parametrize("name", ["rows.ndjson", "rows.parquet", "rows.arrow"])
+def test_rows_are_written_where_asked(run: Run, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+
+    def written() -> list[dict[str, Any]]:
+        if name.endswith("ndjson"):
+            return [json.loads(line) for line in file.read_text().splitlines()]
+        if name.endswith("parquet"):
+            return list(parquet.read_table(file).to_pylist())
+        return list(pa.ipc.open_file(str(file)).read_all().to_pylist())
+
+    stdin = case(id="a") + b"\n{}\n" + case(id="b")
+    result = run("replay", "--batch", "-", "--rows", str(file), stdin=stdin)
+    assert len(result.lines) == 3
+    rows = written()
+    assert [(row["id"], row["line"]) for row in rows] == [("a", 1)] * 12 + [("b", 3)] * 12
+    assert [row["row"] for row in rows[:12]] == list(range(12))
+    assert {row["outcome"] for row in rows} == {"exact"}
+    assert all(abs(row["kept_mass"] - 1) < 1e-3 for row in rows)
+    assert run("replay", "-", "--rows", str(file), stdin=case()).code == 0
+    assert len(written()) == 12
+    assert "id" not in written()[0] or written()[0]["id"] is None
+
+
+def test_rows_that_cannot_be_written_are_said(run: Run, tmp_path: Path) -> None:
+    for name in ("none/rows.ndjson", "none/rows.parquet", "none/rows.arrow"):
+        result = run("replay", "-", "--rows", str(tmp_path / name), stdin=case())
+        assert result.code == 2
+        assert "rows" in result.err
+        assert "Traceback" not in result.err
 
 
 def test_words_split_by_a_shell_keep_their_meaning(run: Run) -> None:
