@@ -157,6 +157,17 @@ CANDIDATES = _check(
     "Store the list as it came.",
     _SERVING,
 )
+CANDIDATE_RANKS = _check(
+    "candidate-ranks",
+    "Ranks are the places of candidates by logprob",
+    "From 0.32 on every logprob comes with its rank: the place among the most likely tokens, and "
+    "for a sampled token that is none of them the number of tokens that are no less likely. No "
+    "draw depends on ranks, so others only tell that somebody re-packed or mixed the lists.",
+    "Store the list as it came.",
+    "v1/worker/gpu/sample/logprob.py; " + _SERVING,
+    Severity.WARNING,
+    versions=">=0.32",
+)
 MIN_P = _check(
     "min-p",
     "Every member of a mask has at least min_p times the largest probability",
@@ -253,6 +264,7 @@ DECLARATIONS = (
     LOGPROB_RANGE,
     SAMPLED_LOGPROB,
     CANDIDATES,
+    CANDIDATE_RANKS,
     MIN_P,
     TOP_P,
     DRAW,

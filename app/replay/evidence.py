@@ -60,6 +60,7 @@ class Candidates:
         ids: candidates of each row.
         logprobs: of `ids.values`, (m,) float64; NaN where not given.
         on_mask: whether they are the mask's own ids and not the most likely tokens.
+        ranks: of `ids.values`, (m,) int64; 0 where not given, None where none is.
     """
 
     named: NDArray[np.int64]
@@ -67,6 +68,7 @@ class Candidates:
     ids: Ragged
     logprobs: NDArray[np.float64]
     on_mask: bool = False
+    ranks: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -179,8 +179,13 @@ class Engine:
         named = {i: self._named(i) for i in row.listed}
         top = [{**named[i], "logprob": row.logprobs[i]} for i in row.listed]
         if Version(self.version) >= Version("0.32"):
-            for rank, candidate in enumerate(top, start=1):
-                candidate["rank"] = rank
+            order = sorted(row.logprobs, key=lambda i: (-row.logprobs[i], i))
+            for i, candidate in zip(row.listed, top, strict=True):
+                candidate["rank"] = order.index(i) + 1
+                if candidate["rank"] > len(row.listed):
+                    # Of a token that is not among the most likely ones, ties count too.
+                    own = row.logprobs[i]
+                    candidate["rank"] = sum(other >= own for other in row.logprobs.values())
         return {**top[0], "top_logprobs": top}
 
     def _named(self, token: int) -> dict[str, Any]:

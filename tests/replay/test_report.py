@@ -512,6 +512,26 @@ def test_chunks_whose_parts_are_of_other_tokens_are_told() -> None:
     assert rules_of(report) == {"replay-chunks"}
 
 
+@pytest.mark.parametrize("place", [0, 1, 5])
+def test_a_rank_that_is_not_the_place_is_told(place: int) -> None:
+    case = sample("0.32.0")
+    top = choice_of(case)["logprobs"]["content"][3]["top_logprobs"]
+    assert replay(case).checks["replay-candidate-ranks"]["passed"] == 12
+    top[place]["rank"] += 1
+    report = replay(case)
+    assert report.verdict is ReplayVerdict.CONSISTENT
+    assert rules_of(report) == {"replay-candidate-ranks"}
+
+
+def test_ranks_of_a_list_in_another_order_are_not_judged() -> None:
+    case = sample("0.32.0")
+    top = choice_of(case)["logprobs"]["content"][3]["top_logprobs"]
+    top[1:] = reversed(top[1:])
+    report = replay(case)
+    assert report.checks["replay-candidate-ranks"]["not_checked"] == 1
+    assert rules_of(report) == {"replay-candidates"}
+
+
 def test_an_id_that_only_the_padded_head_has_is_told() -> None:
     case = {**Engine().case(logprobs=12), "options": {"vocab_size": 48, "tokenizer_size": 40}}
     report = replay(case)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.replay import declarations
+from app.replay.checks.ranks import check_ranks
 from app.replay.checks.result import SHOWN_ROWS, Result, Subject
 from app.replay.evidence import LOGPROB_FLOOR, Candidates
 from app.replay.ragged import reduce_rows
@@ -38,6 +39,7 @@ def check_distribution(subject: Subject) -> Iterator[Result]:
     yield _sampled_logprob(subject, candidates)
     if not candidates.on_mask:
         yield from _candidates(subject, candidates)
+        yield from check_ranks(subject, candidates)
     if subject.evidence.sampling.min_p > 0:
         yield _min_p(subject)
     if subject.evidence.sampling.top_p < 1 and subject.evidence.sampling.top_k > 0:

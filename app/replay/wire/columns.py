@@ -34,6 +34,9 @@ _PlaceOf: TypeAlias = Callable[[int], str]
 
 _PREFIX = "token_id:"
 _NO_SCANS: Mapping[str, Scanned] = {}
+# More than any vocabulary and its padding.
+_LARGEST_RANK = 2**31
+_rank = attrgetter("rank")
 _logprob = attrgetter("logprob")
 _token_id = attrgetter("token_id")
 _token = attrgetter("token")
@@ -217,6 +220,7 @@ def _candidates(content: list[Entry] | Scanned, tokens: int, pointer: str) -> Ca
             sampled=content.sampled,
             ids=content.ids,
             logprobs=content.logprobs,
+            ranks=content.ranks,
         )
     tops: list[list[Candidate]] = [top or [] for top in map(_top, content)]
     flat = list(chain.from_iterable(tops))
@@ -234,7 +238,17 @@ def _candidates(content: list[Entry] | Scanned, tokens: int, pointer: str) -> Ca
         sampled=_numbers(content, entry_of),
         ids=Ragged(_ids(flat, place_of), offsets),
         logprobs=_numbers(flat, place_of),
+        ranks=_ranks(flat),
     )
+
+
+def _ranks(candidates: list[Candidate]) -> NDArray[np.int64] | None:
+    """The rank of each candidate, 0 where it has none; None if none has."""
+    if not candidates or candidates[0].rank is None:
+        return None
+    # Ranks out of range are none either: no draw depends on them.
+    ranks = [rank if rank and 0 < rank < _LARGEST_RANK else 0 for rank in map(_rank, candidates)]
+    return np.array(ranks, np.int64)
 
 
 def _ids(entries: Sequence[_Named], place_of: _PlaceOf) -> NDArray[np.int64]:

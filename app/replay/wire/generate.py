@@ -27,14 +27,12 @@ class RequestBody(msgspec.Struct, gc=False):
 
 
 class Candidate(msgspec.Struct, gc=False):
-    """One logprob. Up to 0.31 `token` is `token_id:N`, from 0.32 on there is `token_id`.
-
-    Ranks (from 0.32) are left out: they repeat the order of the list.
-    """
+    """One logprob. Up to 0.31 `token` is `token_id:N`, later there are `token_id` and `rank`."""
 
     logprob: float | None = None
     token_id: int | None = None
     token: str | None = None
+    rank: int | None = None
 
 
 class Entry(msgspec.Struct, gc=False):

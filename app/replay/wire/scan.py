@@ -51,6 +51,7 @@ class Scanned:
     sampled: NDArray[np.float64]
     ids: Ragged
     logprobs: NDArray[np.float64]
+    ranks: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.named)
@@ -243,6 +244,7 @@ class _Block:
         is_entry: whether candidates follow it, (m,).
         closes: whether it is the last candidate of its entry, (m,).
         end: place after the list's end, if it is in this block.
+        ranks: (m,), or None where the layout has none.
     """
 
     ids: NDArray[np.int64]
@@ -250,6 +252,7 @@ class _Block:
     is_entry: NDArray[np.bool_]
     closes: NDArray[np.bool_]
     end: int | None
+    ranks: NDArray[np.int64] | None
 
 
 def _read(
@@ -278,8 +281,10 @@ def _read(
         regular[odd] &= layout.rest.matches(rest[odd])
     place += layout.rest.length
     tail = _shifted(rest, layout.rest.length)
+    ranks = None
     if layout.ranked:
-        _, width = _integer(tail)
+        digits, width = _integer(tail)
+        ranks = digits_value(digits, width).view(np.int64)
         regular &= width > 0
         place += width
         tail = _after(rest, layout.rest.length, width, 1)[0]
@@ -299,7 +304,8 @@ def _read(
         return None
     part = slice(0, last + 1)
     end = int(place[last]) + layout.end.length if ends.any() else None
-    return _Block(ids[part], numbers[part], is_entry[part], closes[part], end)
+    ranks = None if ranks is None else ranks[part]
+    return _Block(ids[part], numbers[part], is_entry[part], closes[part], end, ranks)
 
 
 def _shifted(words: NDArray[np.uint64], start: int) -> NDArray[np.uint64]:
@@ -354,10 +360,12 @@ def _collect(blocks: list[_Block]) -> Scanned:
     entry = np.concatenate([block.is_entry for block in blocks])
     counts = np.diff(np.append(np.flatnonzero(entry), len(entry))) - 1
     pairs = list(zip(blocks, candidates, strict=True))
+    ranks = [block.ranks[chosen] for block, chosen in pairs if block.ranks is not None]
     ids = np.concatenate([block.ids[chosen] for block, chosen in pairs])
     return Scanned(
         named=np.concatenate([block.ids[block.is_entry] for block in blocks]),
         sampled=np.concatenate([block.numbers[block.is_entry] for block in blocks]),
         ids=Ragged(ids, offsets_of(counts)),
         logprobs=np.concatenate([block.numbers[chosen] for block, chosen in pairs]),
+        ranks=np.concatenate(ranks) if ranks else None,
     )
