@@ -182,8 +182,8 @@ def test_logprobs_of_the_masks_prove_what_candidates_prove(case: Case, pack: Pac
             values += [listed[token] for token in mask]
         sampled = [entry["logprob"] for entry in choice["logprobs"]["content"]]
         choice["logprobs"] = {
-            "on_mask": pack(values, "float32"),
-            "sampled": pack(sampled, "float32"),
+            "on_mask": pack(values, "float64"),
+            "sampled": pack(sampled, "float64"),
         }
     report = replay(packed)
     assert report.verdict is nested_report.verdict
