@@ -83,6 +83,9 @@ def assert_same(fast: Evidence | str, slow: Evidence | str) -> None:
         assert np.array_equal(a.ids.offsets, b.ids.offsets)
         assert a.logprobs.tobytes() == b.logprobs.tobytes()
         assert a.on_mask == b.on_mask
+        assert (a.ranks is None) == (b.ranks is None)
+        if a.ranks is not None and b.ranks is not None:
+            assert np.array_equal(a.ranks, b.ranks)
 
 
 @pytest.mark.parametrize("separators", [COMPACT, SPACED])
