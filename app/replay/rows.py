@@ -165,6 +165,8 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
                 reasons,
                 _explained(evidence, support, sums, stream, tolerance),
                 declared=not undeclared,
+                # Of blocks, what decided may be drafts that nobody returned.
+                unsure=Reason.BLOCK if _in_blocks(evidence) else Reason.GAP_BELOW_TOLERANCE,
             )
     if stream not in _FORCING:
         # No noise is needed to know what is drawn from one member, or never from none.
@@ -179,6 +181,10 @@ def draw_rows(evidence: Evidence, choice: Choice, support: Support) -> Draws:
     return Draws(outcomes, reasons, gap, tolerance, accepted, residual)
 
 
+def _in_blocks(evidence: Evidence) -> bool:
+    return bool(evidence.speculated) and evidence.options.rejection_sample_method == "block"
+
+
 def _looks_speculative(gaps: NDArray[np.float64]) -> bool:
     """Whether mismatches, by how much they lost, may come of speculation, (k,)."""
     return len(gaps) >= _UNDECLARED_ROWS and bool(np.median(-gaps) > _UNDECLARED_GAP)
@@ -187,18 +193,14 @@ def _looks_speculative(gaps: NDArray[np.float64]) -> bool:
 def _explained(
     evidence: Evidence, support: Support, sums: Contest, stream: Stream, tolerance: float
 ) -> Explained:
-    options = evidence.options
-    if (
-        evidence.speculated
-        and options.rejection_sample_method == "block"
-        and options.num_speculative_tokens is not None
-    ):
+    drafts = evidence.options.num_speculative_tokens
+    if _in_blocks(evidence) and drafts is not None:
         return explain_blocks(
             support,
             sums,
             stream,
             tolerance,
-            drafts=options.num_speculative_tokens,
+            drafts=drafts,
             salted=Version(evidence.version.base_version) >= _SALTED_BLOCKS,
         )
     return explain_rows(support, sums, stream, tolerance)
@@ -232,6 +234,7 @@ def _allow_speculation(
     explained: Explained,
     *,
     declared: bool,
+    unsure: Reason,
 ) -> tuple[int, int]:
     """Change what a speculating server would also have drawn; gives how many rows of each way."""
     lost = outcomes == Outcome.MISMATCH
@@ -246,5 +249,5 @@ def _allow_speculation(
     outcomes[accepted | residual] = Outcome.EXACT
     near = lost & ~accepted & ~residual & explained.possible
     outcomes[near] = Outcome.UNDECIDABLE
-    reasons[near] = _REASONS.index(Reason.GAP_BELOW_TOLERANCE)
+    reasons[near] = _REASONS.index(unsure)
     return int(np.count_nonzero(accepted)), int(np.count_nonzero(residual))

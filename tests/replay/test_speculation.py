@@ -118,8 +118,9 @@ def block_case(version: str = "0.32.0", drafts: int = 3, **sampling: Any) -> dic
 def test_every_row_of_verified_blocks_is_explained(version: str, drafts: int) -> None:
     report = replay({**block_case(version, drafts), "options": in_blocks(drafts)})
     assert report.verdict is not ReplayVerdict.INCONSISTENT, render_text(report)
-    # Only the last block may hang on what lies beyond the response.
-    assert report.rows["exact"] >= 80 - 2 * drafts
+    # A few rows hang on drafts that were rejected, or that lie beyond the end of the response.
+    assert report.rows["exact"] >= 70
+    assert report.rows["undecidable_reasons"].keys() <= {"not_reproducible:block_verification"}
     assert report.choices[0]["accepted_drafts"] > 5
     assert report.choices[0]["residual_draws"] > 2
 
