@@ -48,21 +48,25 @@ def replay_facts(config: ServeConfig, served: Served) -> ReplayFacts:
             use_fp64_gumbel=_known(lambda: bool(config["use_fp64_gumbel"]), False),
             watermark=_known(lambda: config["watermark_config"] is not None, False),
             speculative=speculates,
-            rejection_sample_method=_speculative(config, "rejection_sample_method", "standard"),
-            draft_sample_method=_speculative(config, "draft_sample_method", "greedy"),
+            rejection_sample_method=_speculative(config, "rejection_sample_method", str)
+            or "standard",
+            draft_sample_method=_speculative(config, "draft_sample_method", str) or "greedy",
+            num_speculative_tokens=_speculative(config, "num_speculative_tokens", int),
             vocab_size=served.vocabulary,
         ),
         returns_masks=served.returns_masks,
     )
 
 
-def _speculative(config: ServeConfig, key: str, default: str) -> str:
-    def read() -> str:
+def _speculative(config: ServeConfig, key: str, kind: type[_T]) -> _T | None:
+    """Give a key of the speculative config; None where it is not said."""
+
+    def read() -> _T | None:
         speculation = speculation_of(config)
         value = None if speculation is None else speculation.value(key)
-        return value if isinstance(value, str) else default
+        return value if isinstance(value, kind) else None
 
-    return _known(read, default)
+    return _known(read, None)
 
 
 def _known(ask: Callable[[], _T], otherwise: _T) -> _T:

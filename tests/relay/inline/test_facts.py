@@ -35,7 +35,7 @@ def test_a_plain_server_draws_plainly() -> None:
         ),
         (
             """--speculative-config '{"method": "ngram", "num_speculative_tokens": 2}'""",
-            ReplayOptions(speculative=True),
+            ReplayOptions(speculative=True, num_speculative_tokens=2),
         ),
         (
             """--speculative-config '{"method": "ngram", "num_speculative_tokens": 2,
@@ -44,6 +44,7 @@ def test_a_plain_server_draws_plainly() -> None:
                 speculative=True,
                 rejection_sample_method="block",
                 draft_sample_method="probabilistic",
+                num_speculative_tokens=2,
             ),
         ),
         ("--speculative-config $SPEC", ReplayOptions(speculative=None)),
