@@ -26,6 +26,8 @@ from app.replay.statistics.special import normal_two_sided
 _WEAK = tuple(2.0 ** (-k / 2) for k in range(12, 0, -1))
 POWERS = (-1.0, *(-s for s in reversed(_WEAK)), *_WEAK, 1.0, 2.0, 4.0, 16.0)
 _S = np.array(POWERS)
+# Of rows of equal probabilities nothing but rounding is left.
+_LEAST_VARIANCE = 1e-12
 # Standard deviations by which a power of 90 % stands above one of 50 %.
 _NINETY_PERCENT = 1.2815515655446004
 
@@ -69,7 +71,7 @@ def likelihood_test(rows: KnownRows) -> Likelihood:
         log_norms, tilted_means = _tilted(block)
         ratios += _S * own.sum() - log_norms
         information += _S * tilted_means - log_norms
-    z = total / math.sqrt(variance) if variance > 0 else None
+    z = total / math.sqrt(variance) if variance > _LEAST_VARIANCE else None
     return Likelihood(
         test=Tested(
             "likelihood",
