@@ -35,9 +35,7 @@ class Example:
 def examples(page: Path = README) -> list[Example]:
     """Read the console blocks that show output."""
     found: list[Example] = []
-    for block in re.findall(
-        r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
-    ):
+    for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, output = [], part.splitlines(keepends=True)
             while output:
