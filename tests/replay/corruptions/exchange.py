@@ -49,9 +49,10 @@ def claim(**params: Any) -> Corrupt:
     return corrupt
 
 
-def claim_half_of_top_k(case: Case, rng: random.Random) -> Case | None:
-    """Claim half of the top_k that was used."""
-    return with_sampling(case, top_k=case["request"]["sampling_params"]["top_k"] // 2)
+def claim_a_smaller_top_k(case: Case, rng: random.Random) -> Case | None:
+    """Claim a top_k of half the widest mask."""
+    widest = max(map(len, case["response"]["choices"][0]["sampling_mask"]))
+    return with_sampling(case, top_k=widest // 2) if widest > 1 else None
 
 
 def _with_prompt(case: Case, prompt: list[int]) -> Case:
@@ -64,7 +65,7 @@ EXCHANGE = (
     Kind("fp64 noise, undeclared", draw_in_double),
     Kind("prompt longer by one", lengthen_the_prompt),
     Kind("prompt shorter by one", shorten_the_prompt),
-    Kind("half of top_k claimed", claim_half_of_top_k),
+    Kind("top_k of half the widest mask claimed", claim_a_smaller_top_k),
     Kind("min_p = 0.2 claimed", claim(min_p=0.2)),
     Kind(
         "temperature 0.5 claimed",
