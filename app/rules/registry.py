@@ -164,7 +164,7 @@ def default_registry() -> Registry:
 _DECLARING_MODULES = tuple(
     name
     for name in (
-        "app.serve_config.diagnostics",
+        "app.serve_config.declarations",
         "app.request_rules.declarations",
         "app.replay.declarations",
     )

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.rules.declaration import Declaration, Example
-from app.serve_config.diagnostics import BY_ID, DECLARATIONS, MAX_FINDINGS, shorten
+from app.serve_config.declarations import DECLARATIONS
+from app.serve_config.diagnostics import BY_ID, MAX_FINDINGS, shorten
 from app.verdict.finding import Severity
 from tests.serve_config.reading import LIBRARY, VERSIONS, read, rules
 

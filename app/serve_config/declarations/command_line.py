@@ -1,0 +1,196 @@
+"""What argparse and its extensions say of the command line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from app.rules.declaration import Declaration
+from app.serve_config.declarations.building import PARSER, parser_rule
+from app.verdict.finding import Severity
+
+DECLARATIONS: Final[tuple[Declaration, ...]] = (
+    parser_rule(
+        "cli-unknown-flag",
+        Severity.ERROR,
+        "The option is not one of this version",
+        "argparse refuses an option that this version does not register and that is not the "
+        "beginning of one it does. Options come and go between versions.",
+        "Use the name the message suggests, or leave the option out.",
+        bad="vllm serve org/model --enable-return-sampling-mask",
+    ),
+    parser_rule(
+        "cli-ambiguous-flag",
+        Severity.ERROR,
+        "The abbreviated option could be several",
+        "argparse completes an option that is cut short only if one option begins so.",
+        "Write the option in full.",
+        bad="vllm serve org/model --max-num 4",
+    ),
+    parser_rule(
+        "cli-abbreviated-flag",
+        Severity.WARNING,
+        "The option is abbreviated",
+        "It works now, but any release may add an option that begins the same way, and the "
+        "command then fails.",
+        "Write the option in full.",
+        bad="vllm serve org/model --max-model 8192",
+    ),
+    parser_rule(
+        "cli-missing-value",
+        Severity.ERROR,
+        "The option needs a value",
+        "The option is the last word, or another option follows it.",
+        "Give the value after the option, or as `--option=value` if it begins with a dash.",
+        bad="vllm serve org/model --port",
+    ),
+    parser_rule(
+        "cli-unexpected-value",
+        Severity.ERROR,
+        "The switch takes no value",
+        "On/off options are written `--option` and `--no-option`; `--option=true` is refused, and "
+        "a separate `true` is taken for the model or for a superfluous word.",
+        "Write the option alone, or its `--no-` form.",
+        bad="vllm serve org/model --enforce-eager=true",
+    ),
+    parser_rule(
+        "cli-invalid-choice",
+        Severity.ERROR,
+        "The value is not one of the choices",
+        "The choices differ between versions; they are compared exactly, with upper and lower "
+        "case.",
+        "Use one of the choices in the message.",
+        source="vllm/engine/arg_utils.py::literal_to_kwargs",
+        bad="vllm serve org/model --dtype bf16",
+    ),
+    parser_rule(
+        "cli-invalid-value",
+        Severity.ERROR,
+        "The value cannot be converted",
+        "The text is not a number where one is needed, or not JSON where JSON is needed (often "
+        "because a shell or template took the quotes away).",
+        "Write the value as the message says; put JSON in single quotes.",
+        source="vllm/engine/arg_utils.py::parse_type",
+        bad="vllm serve org/model --max-model-len 32kb",
+    ),
+    parser_rule(
+        "cli-decimal-suffix",
+        Severity.WARNING,
+        "k means 1000 and K means 1024",
+        "vLLM reads `k`, `m`, `g`, `t` as powers of 1000 and `K`, `M`, `G`, `T` as powers of "
+        "1024, so `32k` is 32000 and not 32768.",
+        "Write the number, or the capital letter.",
+        source="vllm/utils/argparse_utils.py::human_readable_int",
+        bad="vllm serve org/model --max-model-len 32k",
+    ),
+    parser_rule(
+        "cli-extra-argument",
+        Severity.ERROR,
+        "A word belongs to no option",
+        "`vllm serve` takes one word that is no option, the model. Usual causes of a second: a "
+        "value after a switch, JSON that a shell split, a model given twice.",
+        "Take the word out, or quote what belongs together.",
+        bad="vllm serve org/model other/model",
+    ),
+    parser_rule(
+        "cli-no-model",
+        Severity.WARNING,
+        "No model is given",
+        "vLLM then serves its default model. Often the model stands behind an option that takes "
+        "several values and swallows it.",
+        "Give the model first: `vllm serve MODEL …`.",
+        source="vllm/entrypoints/cli/serve.py::ServeSubcommand.cmd",
+        bad="vllm serve --port 8000",
+    ),
+    parser_rule(
+        "cli-model-flag",
+        Severity.WARNING,
+        "The model is given with --model",
+        "`vllm serve` takes the model as its first word; `--model` still works and is announced "
+        "for removal.",
+        "Write `vllm serve MODEL …`.",
+        bad="vllm serve --model org/model",
+    ),
+    parser_rule(
+        "cli-served-name-without-model",
+        Severity.ERROR,
+        "--served-model-name without a model before it",
+        "With `--served-model-name`, vLLM demands the model as the first word.",
+        "Write `vllm serve MODEL --served-model-name NAME`.",
+        bad="vllm serve --served-model-name name",
+    ),
+    parser_rule(
+        "cli-repeated-flag",
+        Severity.WARNING,
+        "The option is given more than once",
+        "The last one wins; the values of list options are not joined.",
+        "Keep one of them.",
+        bad="vllm serve org/model --port 8000 --port 9000",
+    ),
+    parser_rule(
+        "cli-json-overwritten",
+        Severity.WARNING,
+        "Keys of a JSON option are lost",
+        "vLLM collects `--option.key value` into one JSON object for each spelling of the option "
+        "and puts it last. It replaces, and is not merged into, a JSON value of the same option "
+        "or the keys given with another spelling.",
+        "Put all keys into one JSON value, or give all as dotted keys with one spelling.",
+        bad="vllm serve org/model --compilation-config '{\"mode\": 3}' "
+        "--compilation-config.cudagraph_mode NONE",
+    ),
+    parser_rule(
+        "cli-dotted-value",
+        Severity.ERROR,
+        "A word is taken for a dotted key",
+        "Every word that begins with `-` and has a dot before any `=` is read as "
+        "`--option.key`, also a negative number that is meant as a value.",
+        "Write `--option=-0.5`, and give each dotted key its value.",
+        bad="vllm serve org/model --compilation-config.mode",
+    ),
+    parser_rule(
+        "cli-deprecated-flag",
+        Severity.WARNING,
+        "The option is deprecated",
+        "vLLM says so when it starts and drops the option in a later release.",
+        "Take the option out, or use what the release notes name instead.",
+        source="vllm/utils/argparse_utils.py::FlexibleArgumentParser.parse_known_args",
+        good="vllm serve org/model",
+    ),
+    parser_rule(
+        "cli-help",
+        Severity.ERROR,
+        "The command prints help and ends",
+        "With `--help` or `-h` no server starts.",
+        "Leave it out.",
+        bad="vllm serve org/model --help",
+    ),
+    parser_rule(
+        "cli-omni",
+        Severity.WARNING,
+        "The command is handed to vLLM-Omni",
+        "With the word `--omni` anywhere on it, `vllm` gives the whole command line to the package "
+        "vLLM-Omni and ends with an error where that is not installed. Whether it is, and which "
+        "options it takes, is not known here.",
+        "Leave `--omni` out to start vLLM itself.",
+        source="vllm/entrypoints/cli/main.py::main",
+        bad="vllm serve org/model --omni",
+    ),
+    parser_rule(
+        "cli-config-equals",
+        Severity.WARNING,
+        "--config=FILE is never read",
+        "vLLM looks for the word `--config` alone; with `=` argparse accepts the option and no "
+        "setting of the file has any effect.",
+        "Write `--config FILE`.",
+        bad="vllm serve org/model --config=serve.yaml",
+    ),
+    parser_rule(
+        "cli-config-usage",
+        Severity.ERROR,
+        "--config is not usable",
+        "The file must be named once, end in .yaml or .yml, and there must be a model in it or "
+        "right after `serve`.",
+        "Write `vllm serve MODEL --config FILE.yaml`.",
+        source=f"{PARSER}._pull_args_from_config",
+        bad="vllm serve org/model --config",
+    ),
+)
