@@ -10,7 +10,6 @@ import numpy as np
 from app.replay import declarations
 from app.replay.checks.result import Result, Subject
 from app.replay.evidence import LOGPROB_FLOOR, Candidates
-from app.replay.ragged import reduce_rows
 from app.replay.tolerances import TIE
 
 
@@ -25,36 +24,33 @@ def check_ranks(subject: Subject, candidates: Candidates) -> Iterator[Result]:
     if ranks is None or not subject.support.ranked or not subject.rows:
         return
     ids, logprobs = candidates.ids, candidates.logprobs
-    first = ids.offsets[:-1][ids.counts > 0]
-    rows = np.flatnonzero(ids.counts > 0)
-    own_rank = np.zeros(subject.rows, np.int64)
-    own_rank[rows] = ranks[first]
-    own = np.full(subject.rows, np.nan)
-    own[rows] = logprobs[first]
+    starts, counts = ids.offsets[:-1], ids.counts
+    listed = np.flatnonzero(counts > 0)
+    first = starts[listed]
+    own_rank, own = ranks[first], logprobs[first]
     # Elsewhere the entry is about another token, or somebody has ordered the list anew.
-    regular = (ids.counts > 0) & (own_rank > 0) & (own > LOGPROB_FLOOR)
-    regular[rows] &= ids.values[first] == candidates.named[rows]
-    falling = np.ones(len(logprobs), np.bool_)
-    falling[1:] = ~(logprobs[1:] > logprobs[:-1] + TIE)
-    for skipped in (0, 1):
-        starts = ids.offsets[:-1] + skipped
-        falling[starts[starts < ids.offsets[1:]]] = True
-    regular &= reduce_rows(np.minimum, falling.astype(np.float64), ids.offsets, 1.0) > 0
+    regular = (own_rank > 0) & (own > LOGPROB_FLOOR)
+    regular &= ids.values[first] == candidates.named[listed]
+    rising = np.zeros(len(logprobs), np.bool_)
+    rising[1:] = logprobs[1:] > logprobs[:-1] + TIE
+    rising[first] = False
+    rising[(first + 1)[counts[listed] > 1]] = False
+    judged, failed = subject.none(), subject.none()
+    judged[listed] = regular
+    if rising.any():
+        judged[ids.row_of[rising]] = False
 
-    place = np.arange(len(ranks)) - np.repeat(ids.offsets[:-1], ids.counts)
-    expected = place + (np.repeat(own_rank, ids.counts) <= place)
-    wrong = (ranks != expected) & (place > 0)
-    failed = reduce_rows(np.maximum, wrong.astype(np.float64), ids.offsets, 0.0) > 0
-
-    level = np.repeat(own, ids.counts)
-    likelier = reduce_rows(np.add, (logprobs > level + TIE).astype(np.float64), ids.offsets, 0.0)
-    failed |= own_rank <= likelier
-    masks = subject.support.masks
-    level = np.repeat(own, masks.counts)
-    no_less = reduce_rows(
-        np.add, (subject.support.logprobs >= level - TIE).astype(np.float64), masks.offsets, 0.0
+    # The list falls, so that the token's neighbours by rank say where it stands.
+    last = first + counts[listed] - 1
+    before, after = np.minimum(first + own_rank - 1, last), np.minimum(first + own_rank, last)
+    failed[listed] = ((before > first) & (logprobs[before] < own - TIE)) | (
+        (after == first + own_rank) & (logprobs[after] > own + TIE)
     )
-    failed |= subject.support.covered & (own_rank > no_less)
+    places = np.arange(len(ranks)) - np.repeat(starts, counts)
+    own_ranks = np.repeat(own_rank, counts[listed])
+    wrong = (ranks != places + (own_ranks <= places)) & (places > 0)
+    if wrong.any():
+        failed[ids.row_of[wrong]] = True
 
     def show(row: int) -> dict[str, Any]:
         part = slice(ids.offsets[row], ids.offsets[row + 1])
@@ -62,8 +58,8 @@ def check_ranks(subject: Subject, candidates: Candidates) -> Iterator[Result]:
 
     yield Result(
         check=declarations.CANDIDATE_RANKS,
-        failed=failed & regular,
-        undecided=~regular,
+        failed=failed & judged,
+        undecided=~judged,
         message="ranks are not the places of candidates by logprob",
         member="logprobs/content",
         show=show,

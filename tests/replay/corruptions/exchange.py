@@ -13,6 +13,8 @@ from tests.replay.corruptions.source import VERSIONS, answered
 
 def use_another_seed(case: Case, rng: random.Random) -> Case | None:
     """Claim another seed."""
+    if "seed" not in case["request"]["sampling_params"]:
+        return None
     return with_sampling(case, seed=case["request"]["sampling_params"]["seed"] + 1)
 
 
