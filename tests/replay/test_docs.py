@@ -8,6 +8,7 @@ from pathlib import Path
 from app.replay.declarations import DECLARATIONS
 from app.replay.report import ReplayVerdict, replay
 from app.replay.rows import Reason
+from tests.replay.corruptions import KINDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
 
@@ -26,3 +27,9 @@ def test_every_check_is_listed() -> None:
 def test_every_reason_is_listed() -> None:
     for reason in Reason:
         assert reason.value.split(":")[0] in TEXT
+
+
+def test_every_corruption_is_in_the_table_of_power() -> None:
+    table = (Path(__file__).parents[2] / "docs" / "replay_power.md").read_text()
+    listed = re.findall(r"^\| ([^|`]+) \| (?:-|\d\.\d\d) \|", table, re.MULTILINE)
+    assert listed == [kind.name for kind in KINDS]
