@@ -51,7 +51,7 @@ lab: $(STAMP) ## Install real vLLM (CPU) beside the project: LAB_VERSIONS="0.28.
 test-lab: lab ## Run the tests against real vLLM
 	$(BIN)/python -m pytest lab/tests
 
-agreement: $(STAMP) ## Compare our verdicts with real vLLM's, per version
+agreement: lab ## Compare our verdicts with real vLLM's, per version
 	$(BIN)/python -m lab.agreement $(LAB_VERSIONS)
 
 docs: $(STAMP) openapi ## Write the generated documents: rules, settings, OpenAPI
