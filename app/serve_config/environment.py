@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.catalogue import Catalogue, EnvironmentFact
@@ -85,9 +85,9 @@ def _wanted(fact: EnvironmentFact, value: str) -> str | None:
     return None
 
 
-def _parses(parse: type | object, value: str) -> bool:
+def _parses(parse: Callable[[str], object], value: str) -> bool:
     try:
-        parse(value)  # type: ignore[operator] # int, float or json.loads
+        parse(value)
     except (ValueError, RecursionError):
         return False
     return True

@@ -318,7 +318,7 @@ def _python_type(tree: Any) -> Any:
     if kind in {"list", "set"}:
         return list[_python_type(_only(members))]  # type: ignore[misc] # built at run time
     if kind == "tuple" and isinstance(members, list) and members:
-        return tuple[tuple(_python_type(member) for member in members)]  # type: ignore[misc]
+        return tuple[tuple(_python_type(member) for member in members)]  # type: ignore[misc] # built at run time
     if kind == "dict" and isinstance(members, list) and len(members) == 2:
         key, value = (_python_type(member) for member in members)
         return dict[key, value]  # type: ignore[valid-type] # built at run time

@@ -272,7 +272,7 @@ async def test_a_client_that_leaves_while_it_is_too_slow_to_read_aborts_the_stre
             await peer.chunk(b"x" * 65536)
 
     async with scene(script) as (backend, gate, client):
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined] # a read transport
         await client.send("GET", "/stream")
         await asyncio.sleep(0.3)
         client.leave()

@@ -156,7 +156,7 @@ async def test_a_slow_client_slows_the_backend_down() -> None:
         await peer.end_stream()
 
     async with scene(script) as (backend, _, client):
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined] # a read transport
         await client.send("GET", "/stream")
         await asyncio.sleep(0.5)
         stuck = sent
