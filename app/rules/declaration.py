@@ -51,6 +51,8 @@ class Declaration:
         versions: PEP 440 specifier of the vLLM versions that have it; empty for all.
         source: `file::function` in vLLM, or an RFC or paper.
         bad, good: examples; every configuration and request rule has at least one of each.
+        covers: ids of the rows of `tests/rules/inventory/inventory.csv` (the sites in vLLM that
+            refuse or change something) that this rule answers for.
     """
 
     id: str
@@ -64,6 +66,7 @@ class Declaration:
     versions: str = ""
     bad: tuple[Example, ...] = ()
     good: tuple[Example, ...] = ()
+    covers: tuple[str, ...] = ()
 
     @cached_property
     def specifier(self) -> SpecifierSet:

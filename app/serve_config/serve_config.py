@@ -94,6 +94,8 @@ class ServeConfig:
     environment: Mapping[str, Variable] = field(default_factory=dict)
     model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What `app.rules.derived` has worked out for this configuration."""
 
     def __getitem__(self, dest: str) -> Any:
         """Give the effective value; a dotted name reads one key of a JSON setting.
