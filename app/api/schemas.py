@@ -44,6 +44,9 @@ class ProposalEnvelope(Model):
     hf_config: dict[str, Any] | None = Field(
         None, alias="model_config", description="The model's Hugging Face config.json."
     )
+    draft_model_config: dict[str, Any] | None = Field(
+        None, description="The speculative draft model's config.json."
+    )
     hardware: HardwareModel | None = None
 
 

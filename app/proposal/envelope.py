@@ -16,7 +16,8 @@ from app.verdict.location import Location
 FORMS: Final = ("args", "command", "config", "config_yaml")
 _KEYS: Final = (
     *FORMS,
-    *("env", "files", "vllm_version", "vllm_versions", "model_config", "hardware", "id"),
+    *("env", "files", "vllm_version", "vllm_versions", "model_config", "draft_model_config"),
+    *("hardware", "id"),
 )
 
 
@@ -37,7 +38,8 @@ def read_envelope(data: object) -> Envelope:
     `--config` file). `env` gives environment variables: strings, or integers, which become their
     digits; null means unset. Booleans and fractions are refused, since `true`, `True` and `1`
     are three different values to vLLM. `files` gives the text of the files that `--config`
-    names; `model_config` the model's config.json; `hardware` is `{"gpu": …, "count": …}`.
+    names; `model_config` the model's config.json and `draft_model_config` that of a speculative
+    draft model; `hardware` is `{"gpu": …, "count": …}`.
 
     Raises:
         InvalidEnvelope: with a pointer to each thing that is wrong.
@@ -56,6 +58,7 @@ def read_envelope(data: object) -> Envelope:
     files = reader.texts(data.get("files"), "files")
     versions = reader.versions(data)
     model_config = reader.mapping(data.get("model_config"), "model_config")
+    draft = reader.mapping(data.get("draft_model_config"), "draft_model_config")
     hardware = reader.hardware(data.get("hardware"))
     form = given[0] if len(given) == 1 else None
     proposal = reader.proposal(form, data[form]) if form is not None else None
@@ -66,6 +69,7 @@ def read_envelope(data: object) -> Envelope:
         environment={**proposal.environment, **environment},
         files={**proposal.files, **files},
         model_config=model_config,
+        draft_model_config=draft,
         hardware=hardware,
     )
     return Envelope(proposal=proposal, vllm_versions=versions, id=data.get("id"))

@@ -70,10 +70,21 @@ class YamlFile:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the configuration will run on. `gpu` is a product name, or `cpu`."""
+    """What the configuration will run on.
+
+    Attributes:
+        gpu: a product name, or `cpu`.
+        count: devices per node.
+        memory_gib: memory of one device, where the name does not tell it.
+        capability: CUDA compute capability, such as (9, 0), where the name does not tell it.
+        nodes: number of nodes.
+    """
 
     gpu: str | None = None
     count: int | None = None
+    memory_gib: float | None = None
+    capability: tuple[int, int] | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +107,7 @@ class Proposal:
     files: Mapping[str, str] = field(default_factory=dict)
     source: str | None = None
     model_config: Mapping[str, Any] | None = None
+    draft_model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
     findings: tuple[Finding, ...] = ()
     command: Location | None = None

@@ -26,14 +26,15 @@ class Example:
     """An input that breaks (or keeps) the rule, on every version in `versions`.
 
     For configuration rules `text` is shell text (`VAR=1 vllm serve m --flag`); for request
-    rules a JSON body; `note` says what is special about it. `model_config` and `gpu` are facts
-    given along.
+    rules a JSON body; `note` says what is special about it. `model_config`,
+    `draft_model_config` and `gpu` are facts given along.
     """
 
     text: str
     versions: str = ""
     note: str = ""
     model_config: dict[str, Any] | None = None
+    draft_model_config: dict[str, Any] | None = None
     gpu: str | None = None
 
 

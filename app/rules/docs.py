@@ -75,6 +75,9 @@ def _facts(example: Example) -> Iterator[str]:
     if example.model_config is not None:
         names = example.model_config.get("architectures", ["a model"])
         yield f"config.json of {', '.join(names)}"
+    if example.draft_model_config is not None:
+        names = example.draft_model_config.get("architectures", ["a model"])
+        yield f"draft config.json of {', '.join(names)}"
     if example.gpu is not None:
         yield f"hardware `{example.gpu}`"
     if example.note:

@@ -125,6 +125,7 @@ def _finish(
         settings=settings,
         environment=proposal.environment,
         model_config=proposal.model_config,
+        draft_model_config=proposal.draft_model_config,
         hardware=proposal.hardware,
     )
     for dest, setting in settings.items():

@@ -93,6 +93,7 @@ class ServeConfig:
     settings: Mapping[str, Setting]
     environment: Mapping[str, Variable] = field(default_factory=dict)
     model_config: Mapping[str, Any] | None = None
+    draft_model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     """What `app.rules.derived` has worked out for this configuration."""

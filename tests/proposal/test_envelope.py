@@ -24,6 +24,7 @@ def test_all_members_are_read() -> None:
             "files": {"c.yaml": "port: 1"},
             "vllm_version": "0.32.0",
             "model_config": {"architectures": []},
+            "draft_model_config": {"model_type": "eagle"},
             "hardware": {"gpu": "H100-80GB", "count": 8},
         }
     )
@@ -35,6 +36,7 @@ def test_all_members_are_read() -> None:
     assert proposal.environment["A"].location.pointer == "/env/A"
     assert proposal.files == {"c.yaml": "port: 1"}
     assert proposal.model_config == {"architectures": []}
+    assert proposal.draft_model_config == {"model_type": "eagle"}
     assert proposal.hardware is not None
     assert (proposal.hardware.gpu, proposal.hardware.count) == ("H100-80GB", 8)
 
