@@ -39,6 +39,7 @@ def test_the_envelope_in_the_document_is_the_one_that_is_read() -> None:
         "vllm_version": "0.32.0",
         "vllm_versions": ["0.32.0"],
         "model_config": {},
+        "draft_model_config": {},
         "hardware": {"gpu": "H100", "count": 8},
     }
     forms = {"args": ["m"], "command": "vllm serve m", "config": {}, "config_yaml": "model: m"}
