@@ -9,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.relay.headers import request_id_of
+from app.telemetry.exchange import exchange_of
 
 _log = structlog.get_logger("vllm_admission.access")
 
@@ -26,7 +27,7 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
-        scope["request_id"] = request_id
+        scope["request_id"] = exchange_of(scope).request_id = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

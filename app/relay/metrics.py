@@ -29,8 +29,8 @@ class RelayMetrics:
         )
         self._overhead = Histogram(
             "vllm_admission_proxy_overhead_seconds",
-            "Time a request spent in this process: from its body's last byte until it went to "
-            "the backend, plus from the backend's response header until ours.",
+            "Time that an answered request's own task ran in this process, from its header to "
+            "the answer's last byte; waiting for the backend or the client is not in it.",
             ["route"],
             buckets=_OVERHEAD_BUCKETS,
             registry=registry,
@@ -76,9 +76,9 @@ class RelayMetrics:
         """Count one exchange."""
         self._requests.labels(route, outcome).inc()
 
-    def answered(self, route: str, *, overhead: float, waited: float) -> None:
+    def answered(self, route: str, *, own: float, waited: float) -> None:
         """Record the times of an exchange whose response header came, in seconds."""
-        self._overhead.labels(route).observe(overhead)
+        self._overhead.labels(route).observe(own)
         self._waited.labels(route).observe(waited)
 
     def left(self, phase: str) -> None:

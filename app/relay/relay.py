@@ -36,6 +36,7 @@ from app.relay.upstream import Backend
 from app.request_rules.examination import Examination
 from app.request_rules.request import Route
 from app.request_rules.seeding import add_seed
+from app.telemetry.exchange import Party, exchange_of
 
 _log = structlog.get_logger("vllm_admission.relay")
 
@@ -73,7 +74,11 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request."""
-        await _Exchange(self, scope, receive, send).run()
+        exchange = _Exchange(self, scope, receive, send)
+        try:
+            await exchange.record.timed(exchange.run())
+        finally:
+            exchange.tell_times()
 
 
 class _Exchange:
@@ -85,10 +90,12 @@ class _Exchange:
         self._scope = scope
         self._has_body = bool(declared) or header(raw, b"transfer-encoding") is not None
         self._client = Client(receive, relay.limits, declared)
-        self._responder = Responder(send, scope["path"])
+        self.record = exchange_of(scope)
+        self._responder = Responder(send, scope["path"], self.record)
         self._examined = relay.examiner.route_of(scope["method"], scope["path"])
         self._route = self._examined or "other"
         self._phase = "request-body"
+        self.record.route = self._route
 
     async def run(self) -> None:
         metrics = self._relay.metrics
@@ -103,7 +110,13 @@ class _Exchange:
                 outcome = error.slug
                 await self._responder.fail(error)
             finally:
+                self.record.outcome = outcome
                 metrics.ended(self._route, outcome)
+
+    def tell_times(self) -> None:
+        waited = self.record.first_byte
+        if waited is not None:
+            self._relay.metrics.answered(self._route, own=self.record.own, waited=waited)
 
     async def _exchange(self) -> str:
         """Do it all; gives the outcome for the metrics."""
@@ -120,7 +133,6 @@ class _Exchange:
             body = self._client.parts()
         elif self._has_body:
             body = await self._client.read()
-        began = time.perf_counter()
         if self._examined is not None and isinstance(body, bytes):
             examination = self._relay.examiner.examine(self._examined, body)
             self._relay.metrics.found(examination.findings)
@@ -135,7 +147,7 @@ class _Exchange:
             body, headers = self._seed(body, headers, request_id)
         inspection = self._inspect(request_id, body if isinstance(body, bytes) else b"")
         try:
-            asking = self._ask(backend, headers, body, began, inspection)
+            asking = self._ask(backend, headers, body, inspection)
             return await self._while_present(asking)
         finally:
             if inspection is not None:
@@ -167,7 +179,8 @@ class _Exchange:
         """
         given = safe_request_id(header(self._scope["headers"], b"x-request-id"))
         usable = given or safe_request_id(in_body)
-        request_id = usable or request_id_of(self._scope.get("request_id"))
+        request_id = usable or request_id_of(self.record.request_id)
+        self.record.request_id = request_id
         field = (b"x-request-id", request_id.encode())
         self._responder.extra.append(field)
         return request_id, [field] if usable or in_body is None else []
@@ -197,10 +210,10 @@ class _Exchange:
         backend: Backend,
         headers: RawHeaders,
         body: bytes | AsyncIterator[bytes] | None,
-        began: float,
         inspection: Inspection | None,
     ) -> str:
         self._phase = "waiting"
+        self.record.waits_for = Party.BACKEND
         sent = time.perf_counter()
         try:
             response = await backend.send(
@@ -208,19 +221,13 @@ class _Exchange:
             )
         except httpx.TransportError as error:
             raise (self._client.failure or fault_of(error)) from error
-        arrived = time.perf_counter()
+        self.record.first_byte = time.perf_counter() - sent
         self._phase = "response"
         try:
             parts: AsyncIterator[bytes] = response.aiter_raw()
             if inspection is not None:
                 parts = await self._held(inspection, response, parts)
-            ready = time.perf_counter()
             await self._responder.start(response)
-            self._relay.metrics.answered(
-                self._route,
-                overhead=sent - began + time.perf_counter() - ready,
-                waited=arrived - sent,
-            )
             fault = await self._responder.body_of(response, parts, inspection)
         finally:
             await response.aclose()

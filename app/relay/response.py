@@ -13,6 +13,7 @@ from starlette.types import Send
 from app.errors import AdmissionError
 from app.relay.faults import BackendFault, anthropic_json, fault_of
 from app.relay.headers import RawHeaders, forwarded_response_headers
+from app.telemetry.exchange import Exchange, Party
 
 ANTHROPIC_ROUTES = ("/v1/messages",)
 RETRY_AFTER_SECONDS = b"5"
@@ -36,9 +37,10 @@ class Responder:
     everything was handed to the server.
     """
 
-    def __init__(self, send: Send, path: str) -> None:
-        """Answer a request for `path`."""
+    def __init__(self, send: Send, path: str, record: Exchange) -> None:
+        """Answer a request for `path`; `record` is told whom a wait is for."""
         self._send = send
+        self._record = record
         self._anthropic = path.startswith(ANTHROPIC_ROUTES)
         self.extra: RawHeaders = []
         self.complete = False
@@ -109,10 +111,14 @@ class Responder:
         return anthropic_json(error) if self._anthropic else error
 
     async def _start(self, status: int, headers: RawHeaders) -> None:
+        self._record.waits_for = Party.CLIENT
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._record.waits_for = Party.BACKEND
 
     async def _body(self, data: bytes, *, last: bool) -> None:
+        self._record.waits_for = Party.CLIENT
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self._record.waits_for = Party.BACKEND
         self.complete = last
 
 

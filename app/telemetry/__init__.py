@@ -1,0 +1,1 @@
+"""What the service tells about its own work: metrics, access logs, traces."""
