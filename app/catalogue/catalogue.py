@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from packaging.version import Version
 
+from app.catalogue.requests import RequestFacts
+
 
 class Converter(msgspec.Struct, frozen=True, omit_defaults=True):
     """How argparse turns one word into a value (`type=` of the option).
@@ -164,6 +166,27 @@ class RunnerFacts(msgspec.Struct, frozen=True):
     messages: dict[str, str] = {}
 
 
+class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What vLLM decides about a model by its `model_type`, read from syntax trees.
+
+    Attributes:
+        mla_model_types: those that may run multi-head latent attention (`is_deepseek_mla`).
+        mla_needs_causal: whether `is_causal: false` in config.json turns it off (`use_mla`).
+        float16_refused: those that do not run in float16 (`_FLOAT16_NOT_SUPPORTED_MODELS`).
+        scaled_rope_types: rotary embeddings whose length config.json has scaled already
+            (`_get_and_verify_max_len`).
+        convertors: model types with a convertor of their own, and the methods it redefines.
+        default_architectures: the class of a model type whose config.json names none.
+    """
+
+    mla_model_types: tuple[str, ...] = ()
+    mla_needs_causal: bool = False
+    float16_refused: tuple[str, ...] = ()
+    scaled_rope_types: tuple[str, ...] = ()
+    convertors: dict[str, tuple[str, ...]] = {}
+    default_architectures: dict[str, str] = {}
+
+
 class _Placeholders(dict[str, object]):
     """Leaves a placeholder that has no value as it is."""
 
@@ -189,8 +212,10 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     # Read from the syntax tree of that version.
     replay: ReplayFacts = ReplayFacts()
     runner: RunnerFacts = RunnerFacts()
+    requests: RequestFacts = RequestFacts()
     # Architectures by ability; those under `not_inspected` are not known either way.
     model_abilities: dict[str, tuple[str, ...]] = {}
+    model_facts: ModelFacts = ModelFacts()
     # The config.json keys that vLLM takes the number of experts from, first match wins.
     expert_count_keys: tuple[str, ...] = ()
 

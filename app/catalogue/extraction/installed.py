@@ -124,6 +124,11 @@ class Vllm:
                 return module
         raise ImportError(f"no {attribute} in {', '.join(names)}")
 
+    def files(self, pattern: str) -> list[str]:
+        """Give vLLM's files that match a glob pattern, relative to the package, sorted."""
+        root = Path(str(self.package.__file__)).parent
+        return sorted(path.relative_to(root).as_posix() for path in root.glob(pattern))
+
     def syntax_tree(self, relative: str) -> ast.Module:
         """Parse one of vLLM's files, given relative to the package; empty if there is none."""
         path = Path(str(self.package.__file__)).parent / relative

@@ -10,9 +10,11 @@ _DEPTH = {
     "env_vars": 1,
     "flags": 1,
     "model_abilities": 1,
+    "model_facts": 1,
     "not_captured": 1,
     "registries": 1,
     "replay": 2,
+    "requests": 2,
     "runner": 2,
 }
 _DEPTH_BELOW = {"attention_backend_matrix": 1}
