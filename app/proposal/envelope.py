@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,6 +20,8 @@ _KEYS: Final = (
     *("env", "files", "vllm_version", "vllm_versions", "model_config", "draft_model_config"),
     *("hardware", "id"),
 )
+_HARDWARE: Final = ("gpu", "count", "memory_gib", "capability", "nodes")
+_CAPABILITY: Final = re.compile(r"(\d{1,2})\.(\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ def read_envelope(data: object) -> Envelope:
     digits; null means unset. Booleans and fractions are refused, since `true`, `True` and `1`
     are three different values to vLLM. `files` gives the text of the files that `--config`
     names; `model_config` the model's config.json and `draft_model_config` that of a speculative
-    draft model; `hardware` is `{"gpu": …, "count": …}`.
+    draft model; `hardware` is
+    `{"gpu": …, "count": …, "memory_gib": …, "capability": "9.0", "nodes": …}`, each optional.
 
     Raises:
         InvalidEnvelope: with a pointer to each thing that is wrong.
@@ -161,20 +165,47 @@ class _Reader:
             return None
         members = self.mapping(value, "hardware", absent={})
         for key in members:
-            if key not in {"gpu", "count"}:
-                detail = f"unknown key {key!r}; hardware has gpu and count"
+            if key not in _HARDWARE:
+                detail = f"unknown key {key!r}; hardware has {', '.join(_HARDWARE)}"
                 pointer = f"/hardware/{escape_pointer(key)}"
                 self._problems.append(Problem("unknown-key", detail, pointer=pointer))
-        gpu, count = members.get("gpu"), members.get("count")
+        gpu = members.get("gpu")
         if gpu is not None and not isinstance(gpu, str):
             self._wrong("/hardware/gpu", 'a product name such as "H100-80GB", or "cpu"')
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
-            self._wrong("/hardware/count", "the number of devices, an integer")
-        elif isinstance(count, int) and count < 0:
-            self._wrong("/hardware/count", "0 or more")
         return Hardware(
-            gpu if isinstance(gpu, str) else None, count if isinstance(count, int) else None
+            gpu if isinstance(gpu, str) else None,
+            self._whole(members.get("count"), "/hardware/count", "the number of devices", 0),
+            self._gib(members.get("memory_gib")),
+            self._capability(members.get("capability")),
+            self._whole(members.get("nodes"), "/hardware/nodes", "the number of nodes", 1),
         )
+
+    def _whole(self, value: object, pointer: str, what: str, least: int) -> int | None:
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool):
+            self._wrong(pointer, f"{what}, an integer")
+            return None
+        if value < least:
+            self._wrong(pointer, f"{least} or more")
+        return value
+
+    def _gib(self, value: object) -> float | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            self._wrong("/hardware/memory_gib", "the memory of one device in GiB, above 0")
+            return None
+        return float(value)
+
+    def _capability(self, value: object) -> tuple[int, int] | None:
+        if value is None:
+            return None
+        match = _CAPABILITY.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            self._wrong("/hardware/capability", 'a compute capability such as "9.0"')
+            return None
+        return int(match[1]), int(match[2])
 
     def mapping(self, value: object, member: str, absent: dict[str, Any] | None = None) -> Any:
         if value is None:

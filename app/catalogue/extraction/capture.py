@@ -12,7 +12,9 @@ from app.catalogue.extraction.environment import environment_facts
 from app.catalogue.extraction.flags import build_parser, flag_facts, parser_facts
 from app.catalogue.extraction.installed import Vllm
 from app.catalogue.extraction.model_abilities import model_ability_facts
+from app.catalogue.extraction.model_facts import model_facts
 from app.catalogue.extraction.registries import registry_facts
+from app.catalogue.extraction.requests import request_facts
 
 
 def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> dict[str, Any]:
@@ -27,6 +29,7 @@ def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> d
     flags = flag_facts(vllm, parser)
     engine_args = vllm.module("vllm.engine.arg_utils").AsyncEngineArgs
     config_source = vllm.syntax_tree("config/vllm.py")
+    convertor = vllm.syntax_tree("transformers_utils/model_arch_config_convertor.py")
     envs = environment_facts(vllm.syntax_tree("envs.py"))
     for name, fact in envs.items():
         if fact["parse"] == "unknown":
@@ -45,10 +48,11 @@ def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> d
         "registries": registries,
         "replay": replay_facts(config_source, vllm.syntax_tree("v1/engine/input_processor.py")),
         "runner": runner_facts(config_source),
+        "requests": request_facts(vllm),
         "expert_count_keys": expert_count_keys(
-            vllm.syntax_tree("transformers_utils/model_arch_config_convertor.py"),
-            vllm.syntax_tree("transformers_utils/config.py"),
+            convertor, vllm.syntax_tree("transformers_utils/config.py")
         ),
+        "model_facts": model_facts(convertor, vllm.syntax_tree("config/model.py")),
         "model_abilities": model_ability_facts(vllm) if models else {},
     }
     catalogue["not_captured"] = vllm.not_captured
