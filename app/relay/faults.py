@@ -6,13 +6,21 @@
     │   ├── BackendDisconnected   502  reset or closed before (or while) it answered
     │   ├── BackendGarbled        502  what came back is not HTTP, or breaks off
     │   └── BackendTimeout        504  no connection, or no byte, for too long
-    └── BodyTooSlow               408  the client sends its body slower than allowed
+    ├── BodyTooSlow               408  the client sends its body slower than allowed
+    ├── HeaderTooLarge            431
+    ├── ReaderTooSlow             408  the client takes nothing of its answer; it is cut off
+    ├── StreamTooLong             504  the answer goes on for longer than allowed
+    └── Unavailable               503  nothing was sent; Retry-After says when to come back
+        ├── Overloaded                 too many requests are in flight
+        ├── CircuitOpen                no backend has answered of late
+        └── Draining                   this process is about to end
 
 `ClientLeft` is no answer to anybody: the client is gone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -63,6 +71,63 @@ class BodyTooSlow(AdmissionError):
     slug = "request-body-too-slow"
     title = "Request timeout"
     vllm_type = "RequestTimeoutError"
+
+
+class HeaderTooLarge(AdmissionError):
+    """The request's line and header fields are over the limit."""
+
+    status = 431
+    slug = "request-header-too-large"
+    title = "Request header fields too large"
+    vllm_type = "RequestHeaderFieldsTooLargeError"
+
+
+class ReaderTooSlow(AdmissionError):
+    """The client takes nothing of the answer that waits for it."""
+
+    status = 408
+    slug = "client-too-slow"
+    title = "Request timeout"
+    vllm_type = "RequestTimeoutError"
+
+
+class StreamTooLong(AdmissionError):
+    """The exchange lasts longer than the setting allows."""
+
+    status = 504
+    slug = "stream-too-long"
+    title = "Gateway timeout"
+    vllm_type = "GatewayTimeoutError"
+
+
+@dataclass(eq=False)
+class Unavailable(AdmissionError):
+    """Not now; nothing was sent to a backend, so it is safe to retry after `retry_after` s."""
+
+    retry_after: float = 5.0
+
+    status = 503
+    slug = "unavailable"
+    title = "Service unavailable"
+    vllm_type = "ServiceUnavailableError"
+
+
+class Overloaded(Unavailable):
+    """As many requests are in flight, and wait, as may."""
+
+    slug = "overloaded"
+
+
+class CircuitOpen(Unavailable):
+    """No backend has answered of late, so that none is asked."""
+
+    slug = "circuit-open"
+
+
+class Draining(Unavailable):
+    """The process ends once the requests in flight have."""
+
+    slug = "draining"
 
 
 class ClientLeft(Exception):

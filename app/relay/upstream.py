@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -19,6 +20,7 @@ from httpx_aiohttp import AiohttpTransport
 from multidict import CIMultiDict
 from yarl import URL
 
+from app.relay.handshake import AnswerToUpgrade, BackendSocket, SocketOptions
 from app.relay.headers import RawHeaders
 
 # vLLM's server closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). Dropping
@@ -66,7 +68,7 @@ class ExactAiohttpTransport(AiohttpTransport):
         return httpx.Response(
             response.status,
             headers=list(response.raw_headers),
-            stream=_ResponseBytes(response),
+            stream=_ResponseBytes(response, request.extensions.get("on_close")),
             request=request,
         )
 
@@ -74,8 +76,11 @@ class ExactAiohttpTransport(AiohttpTransport):
 class _ResponseBytes(httpx.AsyncByteStream):
     """The raw body, one item for each read of the socket."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, on_close: Callable[[], None] | None
+    ) -> None:
         self._response = response
+        self._on_close = on_close
         _fail_when_connection_ends(response)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -86,6 +91,9 @@ class _ResponseBytes(httpx.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the connection at once unless the body was read to its end."""
         self._response.close()
+        told, self._on_close = self._on_close, None
+        if told is not None:
+            told()
 
 
 def _fail_when_connection_ends(response: aiohttp.ClientResponse) -> None:
@@ -137,8 +145,23 @@ def base_url(url: str) -> httpx.URL:
     return parsed
 
 
+def base_urls(text: str) -> list[httpx.URL]:
+    """Read the URLs of one backend or several, with commas between them.
+
+    Raises:
+        ValueError: one is none (see `base_url`), or is there twice.
+    """
+    urls = [base_url(part.strip()) for part in text.split(",")]
+    if len(set(urls)) < len(urls):
+        raise ValueError("a backend is named twice")
+    return urls
+
+
 class Backend:
-    """One vLLM server. Make it inside the running event loop; `aclose` it there."""
+    """One vLLM server. Make it inside the running event loop; `aclose` it there.
+
+    `in_flight` counts requests whose response is not closed yet, and open WebSockets.
+    """
 
     def __init__(self, url: str, *, connect_timeout: float, idle_timeout: float) -> None:
         """Take the base URL; timeouts in seconds, `idle_timeout` between two reads.
@@ -150,17 +173,13 @@ class Backend:
         """
         self.url = base_url(url)
         self._prefix = self.url.raw_path.rstrip(b"/")
+        self.in_flight = 0
         self._timeout = {"connect": connect_timeout, "read": idle_timeout}
-        self._transport = ExactAiohttpTransport(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                skip_auto_headers=_ADDED_BY_AIOHTTP,
-                max_line_size=_MAX_HEADER_BYTES,
-                max_field_size=_MAX_HEADER_BYTES,
-            )
+        self._transport = ExactAiohttpTransport(_session())
+        self._sockets = _session(
+            response_class=AnswerToUpgrade,
+            ws_response_class=BackendSocket,
+            timeout=aiohttp.ClientTimeout(sock_connect=connect_timeout, sock_read=idle_timeout),
         )
 
     async def send(
@@ -187,13 +206,73 @@ class Backend:
             self.url,
             headers=headers,
             stream=stream,
-            extensions={"target": self._prefix + target, "timeout": self._timeout},
+            extensions={
+                "target": self._prefix + target,
+                "timeout": self._timeout,
+                "on_close": self._left,
+            },
         )
-        return await self._transport.handle_async_request(request)
+        self.in_flight += 1
+        try:
+            return await self._transport.handle_async_request(request)
+        except BaseException:
+            self._left()
+            raise
+
+    async def open_socket(
+        self, target: bytes, headers: RawHeaders, options: SocketOptions
+    ) -> BackendSocket:
+        """Open a WebSocket, whose `abort` ends it.
+
+        Args:
+            target: path and query exactly as received.
+            headers: fields to send, without those of the handshake itself.
+            options: subprotocols and limits.
+
+        Raises:
+            HandshakeDenied: the backend answers, and does not open one.
+            httpx.TransportError: see `app.relay.faults.fault_of`.
+        """
+        request = httpx.Request("GET", self.url, extensions={"target": self._prefix + target})
+        self.in_flight += 1
+        try:
+            with _as_httpx_errors():
+                opened = await self._sockets.ws_connect(
+                    _exact_url(request),
+                    protocols=options.protocols,
+                    headers=CIMultiDict(
+                        (name.decode("latin-1"), _text(value)) for name, value in headers
+                    ),
+                    max_msg_size=options.max_message_bytes,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=options.close_seconds),
+                )
+        except BaseException:
+            self._left()
+            raise
+        assert isinstance(opened, BackendSocket)  # noqa: S101 - the session's class of them
+        opened.on_abort = self._left
+        return opened
 
     async def aclose(self) -> None:
         """Close every connection."""
         await self._transport.aclose()
+        await self._sockets.close()
+
+    def _left(self) -> None:
+        self.in_flight -= 1
+
+
+def _session(**options: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        skip_auto_headers=_ADDED_BY_AIOHTTP,
+        max_line_size=_MAX_HEADER_BYTES,
+        max_field_size=_MAX_HEADER_BYTES,
+        **options,
+    )
 
 
 class _Parts(httpx.AsyncByteStream):
