@@ -172,6 +172,7 @@ class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         mla_model_types: those that may run multi-head latent attention (`is_deepseek_mla`).
         mla_needs_causal: whether `is_causal: false` in config.json turns it off (`use_mla`).
+        mm_prefix_model_types: those whose images attend in both directions.
         float16_refused: those that do not run in float16 (`_FLOAT16_NOT_SUPPORTED_MODELS`).
         scaled_rope_types: rotary embeddings whose length config.json has scaled already
             (`_get_and_verify_max_len`).
@@ -181,6 +182,7 @@ class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     mla_model_types: tuple[str, ...] = ()
     mla_needs_causal: bool = False
+    mm_prefix_model_types: tuple[str, ...] = ()
     float16_refused: tuple[str, ...] = ()
     scaled_rope_types: tuple[str, ...] = ()
     convertors: dict[str, tuple[str, ...]] = {}

@@ -19,6 +19,7 @@ def model_facts(convertor: ast.Module, model: ast.Module) -> dict[str, Any]:
     return {
         "mla_model_types": _mla_model_types(convertor),
         "mla_needs_causal": _mentions(functions(model).get("use_mla"), "is_causal"),
+        "mm_prefix_model_types": _mm_prefix_model_types(convertor),
         "float16_refused": sorted(_keys(model, "_FLOAT16_NOT_SUPPORTED_MODELS")),
         "scaled_rope_types": sorted(_compared(model, "_get_and_verify_max_len", "rope_type")),
         "convertors": _convertors(convertor),
@@ -33,6 +34,14 @@ def _mla_model_types(convertor: ast.Module) -> list[str]:
             names = string_collection(node.comparators[0])
             if names:
                 return sorted(names)
+    return []
+
+
+def _mm_prefix_model_types(convertor: ast.Module) -> list[str]:
+    function = functions(convertor).get("is_mm_prefix_lm")
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Assign) and (names := string_collection(node.value)):
+            return sorted(names)
     return []
 
 

@@ -50,6 +50,7 @@ from app.rules.derived.model_sizes import (
     rope_parameters,
     sliding_window,
     uses_mla,
+    uses_mm_prefix,
     vocab_size,
 )
 from app.rules.derived.model_types import (
@@ -98,5 +99,6 @@ __all__ = [
     "supports_pp",
     "text_value",
     "uses_mla",
+    "uses_mm_prefix",
     "vocab_size",
 ]

@@ -178,6 +178,19 @@ def is_encoder_decoder(config: ServeConfig) -> bool:
 
 
 @derived
+def uses_mm_prefix(config: ServeConfig) -> bool:
+    """Whether images attend in both directions (`is_mm_prefix_lm`), as in Gemma 3.
+
+    Source: `model_arch_config_convertor.py::is_mm_prefix_lm`.
+    """
+    given = hf_value(config, "is_mm_prefix_lm")
+    if given is not None:
+        return bool(given)
+    _as_usual(config, "is_mm_prefix_lm")
+    return hf_value(config, "model_type") in config.catalogue.model_facts.mm_prefix_model_types
+
+
+@derived
 def is_diffusion(config: ServeConfig) -> bool:
     """Whether it is a discrete diffusion model (`ModelConfig.is_diffusion`)."""
     return hf_value(config, "canvas_length") is not None

@@ -1,0 +1,223 @@
+"""Batch limits, chunked prefill, prefix caching, asynchronous scheduling, executor.
+
+Source: `engine/arg_utils.py::EngineArgs.get_batch_defaults`,
+`_set_default_max_num_seqs_and_batched_tokens_args`,
+`_set_default_chunked_prefill_and_prefix_caching_args`;
+`config/vllm.py::VllmConfig.__post_init__` (asynchronous scheduling);
+`config/parallel.py::ParallelConfig.__post_init__` (executor).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from packaging.version import Version
+
+from app.rules.derived import derived
+from app.rules.derived.hardware import (
+    GIB,
+    capability,
+    device_memory,
+    device_of,
+    machine_of,
+)
+from app.rules.derived.model import (
+    is_attention_free,
+    is_encoder_decoder,
+    is_hybrid,
+    is_multimodal,
+    is_pooling,
+    max_model_len,
+    uses_mm_prefix,
+)
+from app.rules.speculation import speculation_of
+from app.serve_config.serve_config import Abstain, ServeConfig
+
+# Tokens with the all2all backends that batch (`DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP`).
+_BATCHED_DP_TOKENS: Final = 256
+_BATCHED_ALL2ALL: Final = frozenset({"deepep_low_latency", "nixl_ep"})
+_ASYNC_EXECUTORS: Final = frozenset({"uni", "mp", "external_launcher"})
+_ASYNC_METHODS: Final = frozenset(
+    {"eagle", "eagle3", "extract_hidden_states", "mtp", "ngram_gpu"}
+    | {"draft_model", "dspark", "dflash"}
+)
+
+
+@derived
+def batch_defaults(config: ServeConfig) -> tuple[int, int]:
+    """Give the default tokens per batch and sequences, before anything narrows them.
+
+    Source: `get_batch_defaults`, for the OpenAI server.
+
+    Raises:
+        Abstain: the machine is not known.
+    """
+    machine = machine_of(config)
+    if machine.is_cpu:
+        world = _size(config, "pipeline_parallel_size") * _size(config, "tensor_parallel_size")
+        return 2048 * world, 128 * world
+    if not machine.is_cuda_alike:
+        raise Abstain("the batch limits of this hardware")
+    memory, name = device_memory(config), device_of(config).name.lower()
+    small = "a100" in name or (
+        machine.is_cuda
+        and config.catalogue.version >= Version("0.33.0.dev0")
+        and capability(config) == (12, 1)
+    )
+    if memory >= 160 * GIB:
+        return 16384, 1024
+    if memory >= 70 * GIB and not small:
+        return 8192, 1024
+    return 2048, 256
+
+
+@derived
+def enable_chunked_prefill(config: ServeConfig) -> bool:
+    """Whether prompts are cut into batches, once vLLM has settled it.
+
+    Raises:
+        Abstain: the model's config.json is needed and missing.
+    """
+    asked = config["enable_chunked_prefill"]
+    if asked is False:
+        return False
+    if is_encoder_decoder(config):
+        return False  # `SchedulerConfig.__post_init__` takes it back
+    return bool(asked) if asked is not None else _chunked_prefill_supported(config)
+
+
+@derived
+def enable_prefix_caching(config: ServeConfig) -> bool:
+    """Whether prefixes are cached, once engine arguments have settled it.
+
+    Raises:
+        Abstain: the model's config.json is needed and missing.
+    """
+    asked = config["enable_prefix_caching"]
+    if asked is not None:
+        return bool(asked)
+    if is_pooling(config):
+        raise Abstain("how this pooling model pools")
+    # `attn_type` asks in this order.
+    if is_hybrid(config):
+        return True
+    return not is_attention_free(config) and not is_encoder_decoder(config)
+
+
+@derived
+def max_num_batched_tokens(config: ServeConfig) -> int:
+    """Give the tokens of one batch.
+
+    Raises:
+        Abstain: nothing was given, and a fact that the default depends on is missing.
+    """
+    asked = config["max_num_batched_tokens"]
+    return asked if isinstance(asked, int) else _default_limits(config)[0]
+
+
+@derived
+def max_num_seqs(config: ServeConfig) -> int:
+    """Give the sequences of one batch.
+
+    Raises:
+        Abstain: nothing was given, and a fact that the default depends on is missing.
+    """
+    asked = config["max_num_seqs"]
+    if isinstance(asked, int):
+        return asked
+    default = batch_defaults(config)[1]
+    if config["performance_mode"] == "throughput":
+        default *= 2
+    return min(default, max_num_batched_tokens(config))
+
+
+@derived
+def _default_limits(config: ServeConfig) -> tuple[int, int]:
+    tokens, sequences = batch_defaults(config)
+    if _batched_dp(config):
+        tokens = _BATCHED_DP_TOKENS
+    if config["performance_mode"] == "throughput":
+        tokens *= 2
+        sequences *= 2
+    asked = config["max_num_seqs"]
+    if isinstance(asked, int):
+        sequences = asked
+    length = max_model_len(config)
+    # Engine arguments ask before the scheduler takes chunking back from encoder-decoders.
+    chunked = config["enable_chunked_prefill"]
+    if chunked is None:
+        chunked = _chunked_prefill_supported(config)
+    if not chunked:
+        tokens = max(length, tokens)
+    if is_multimodal(config) and uses_mm_prefix(config):
+        raise Abstain("how many tokens one image, audio or video of this model takes")
+    return min(sequences * length, tokens), sequences
+
+
+@derived
+def _chunked_prefill_supported(config: ServeConfig) -> bool:
+    if is_pooling(config):
+        raise Abstain("how this pooling model pools")
+    return not is_encoder_decoder(config) or is_hybrid(config) or is_attention_free(config)
+
+
+@derived
+def executor_backend(config: ServeConfig) -> str:
+    """Give `uni`, `mp`, `ray`, `external_launcher`, or the import path of a class.
+
+    A placement group of Ray around the process, which makes vLLM take Ray, is not expected.
+    """
+    asked = config["distributed_executor_backend"]
+    if isinstance(asked, str):
+        return asked
+    world = _size(config, "pipeline_parallel_size") * _size(config, "tensor_parallel_size")
+    world *= _size(config, "prefill_context_parallel_size")
+    if world * _size(config, "data_parallel_size") == 1:
+        return "uni"
+    if machine_of(config).is_cuda and _size(config, "nnodes") > 1:
+        return "mp"
+    return "ray" if config["data_parallel_backend"] == "ray" else "mp"
+
+
+@derived
+def async_scheduling_default(config: ServeConfig) -> bool | None:
+    """Whether steps are scheduled while the GPU works; None where V1 with pipeline stages decides.
+
+    With `--async-scheduling` it is what was asked for. The model runner decides about pipeline
+    parallelism: Model Runner V1 with more than one stage gives False, V2 True.
+
+    Raises:
+        Abstain: the draft model or the model is needed and not known.
+    """
+    if machine_of(config).is_cpu:
+        return False  # `platforms/cpu.py` takes it back
+    asked = config["async_scheduling"]
+    if asked is not None:
+        return bool(asked)
+    if is_pooling(config):
+        return False
+    speculation = speculation_of(config)
+    if speculation is not None:
+        if speculation.method not in _ASYNC_METHODS:
+            return False
+        if speculation.value("disable_padded_drafter_batch"):
+            return False
+    if executor_backend(config) not in _ASYNC_EXECUTORS:
+        if executor_backend(config) == "ray":
+            return False
+        raise Abstain("whether this executor can schedule asynchronously")
+    return None if _size(config, "pipeline_parallel_size") > 1 else True
+
+
+def _batched_dp(config: ServeConfig) -> bool:
+    """`ParallelConfig.use_batched_dp_moe`."""
+    return bool(
+        config["all2all_backend"] in _BATCHED_ALL2ALL
+        and config["enable_expert_parallel"]
+        and _size(config, "data_parallel_size") > 1
+    )
+
+
+def _size(config: ServeConfig, axis: str) -> int:
+    size = config[axis]
+    return size if isinstance(size, int) else 1
