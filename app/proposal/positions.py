@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 
 from app.verdict.location import Location
 
@@ -52,3 +53,59 @@ class LineIndex:
             return None
         start = self.offset(location.line, location.column or 1)
         return start, self.offset(location.end_line, location.end_column or 1)
+
+    def whole(self, text: str) -> str:
+        """Give the outermost text for an edited `text` of this one: here the same."""
+        return text
+
+
+class NestedText(LineIndex):
+    """A text that is written inside another one: a script in quotes, a scalar of a YAML file.
+
+    Its places are those in the outermost text. `offsets` say where in the text around it each
+    character is written, and last where the text ends. `encode` writes a piece of it as it must
+    stand there.
+    """
+
+    def __init__(
+        self,
+        around: LineIndex,
+        text: str,
+        offsets: Sequence[int],
+        encode: Callable[[str], str],
+    ) -> None:
+        super().__init__(text, around.source)
+        self._around = around
+        self._offsets = offsets
+        self._encode = encode
+
+    def line_column(self, offset: int) -> tuple[int, int]:
+        """Give the 1-based line and column in the outermost text."""
+        return self._around.line_column(self._offsets[offset])
+
+    def location(self, start: int, end: int, *, argv_index: int | None = None) -> Location:
+        """Describe the text between two offsets, as it is written in the outermost text."""
+        return self._around.location(
+            self._offsets[start], self._offsets[end], argv_index=argv_index
+        )
+
+    def span(self, location: Location) -> tuple[int, int] | None:
+        """Give the offsets of a location; None if it is not within this text."""
+        outer = self._around.span(location)
+        if outer is None or outer[0] < self._offsets[0] or outer[1] > self._offsets[-1]:
+            return None
+        return bisect_left(self._offsets, outer[0]), bisect_left(self._offsets, outer[1])
+
+    def whole(self, text: str) -> str:
+        """Give the outermost text for an edited `text`: only what changed is written anew."""
+        old = self.text
+        start = 0
+        while start < min(len(old), len(text)) and old[start] == text[start]:
+            start += 1
+        kept = 0
+        while kept < min(len(old), len(text)) - start and old[-1 - kept] == text[-1 - kept]:
+            kept += 1
+        begin, end = self._offsets[start], self._offsets[len(old) - kept]
+        around = self._around.text
+        changed = self._encode(text[start : len(text) - kept])
+        return self._around.whole(around[:begin] + changed + around[end:])

@@ -10,7 +10,8 @@ from typing import Final
 from app.errors import MalformedDocument, PayloadTooLarge, Problem
 from app.proposal.positions import LineIndex
 from app.proposal.proposal import Entrypoint, Form, Proposal, Variable, Word
-from app.proposal.shell_lexer import Expansion, Literal, RawWord, SimpleCommand, lex
+from app.proposal.shell_lexer import SimpleCommand, lex
+from app.proposal.shell_words import Expansion, Literal, RawWord
 from app.verdict.finding import Finding, Severity
 
 MAX_TEXT: Final = 1 << 18  # Linux takes no single word of more than half of it

@@ -1,67 +1,22 @@
 """POSIX shell text as simple commands, every word with its place.
 
 Covers what people paste around a server command: quotes, escapes, line continuation, comments,
-assignments, lists, pipelines, redirections, here-documents and parameter expansion. A word that
-only running the shell could tell (`$(nproc)`) is kept as written and says so; compound commands
-(`if`, `for`, subshells) are refused with their place. Source: POSIX.1-2024, XCU chapter 2.
+assignments, arrays, lists, pipelines, redirections, here-documents and parameter expansion.
+Compound commands (`if`, `for`, subshells) are refused with their place. Source: POSIX.1-2024,
+XCU chapter 2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.errors import MalformedDocument, Problem
 from app.proposal.positions import LineIndex
+from app.proposal.shell_words import BLANK, RawWord, Scanner
 
-_BLANK: Final = " \t\r"
 _OPERATORS: Final = ("&&", "||", ";;", "|&", "&", "|", ";", "(", ")")
 _REDIRECTION: Final = re.compile(r"(?:\d*(?:<<<|<<-|<<|<>|<&|>>|>\||>&|<|>)|&>>|&>)")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+])([^$`'\"\\{}]*))?\}")
-_ANSI_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """Text that stands for itself."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Expansion:
-    """Something the shell replaces.
-
-    `name` is the variable, None where no variable alone decides (`$(date)`, `$1`, `${A%b}`).
-    `operator` and `word` are those of `${NAME:-word}`. Outside quotes the value is split at
-    blanks.
-    """
-
-    raw: str
-    quoted: bool
-    name: str | None = None
-    operator: str | None = None
-    word: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RawWord:
-    """A word before expansion; `start` and `end` are offsets of it with its quotes."""
-
-    start: int
-    end: int
-    parts: tuple[Literal | Expansion, ...]
-    assignment: str | None = None
-    quoted: bool = False
-
-    @property
-    def literal(self) -> str | None:
-        """The text, if nothing in it needs expansion."""
-        texts = [part.text for part in self.parts if isinstance(part, Literal)]
-        return "".join(texts) if len(texts) == len(self.parts) else None
 
 
 @dataclass(slots=True)
@@ -71,6 +26,7 @@ class Redirection:
     operator: str
     target: RawWord
     body: str | None = None
+    body_at: int = 0
 
     @property
     def body_is_literal(self) -> bool:
@@ -95,11 +51,9 @@ def lex(index: LineIndex) -> list[SimpleCommand]:
     return _Lexer(index).run()
 
 
-class _Lexer:
+class _Lexer(Scanner):
     def __init__(self, index: LineIndex) -> None:
-        self._index = index
-        self._text = index.text
-        self._at = 0
+        super().__init__(index)
         self._commands: list[SimpleCommand] = []
         self._command = SimpleCommand()
         self._pending: list[Redirection] = []
@@ -108,7 +62,7 @@ class _Lexer:
         text, size = self._text, len(self._text)
         while self._at < size:
             char = text[self._at]
-            if char in _BLANK:
+            if char in BLANK:
                 self._at += 1
             elif char == "\n":
                 self._at += 1
@@ -152,7 +106,7 @@ class _Lexer:
         start, operator = self._at, match.group().lstrip("0123456789")
         self._at = match.end()
         while self._at < len(self._text) and (
-            self._text[self._at] in _BLANK or self._continues(only_peek=True)
+            self._text[self._at] in BLANK or self._continues(only_peek=True)
         ):
             if not self._continues():
                 self._at += 1
@@ -174,6 +128,7 @@ class _Lexer:
                     "shell-here-document", "the delimiter contains a variable", raw.start
                 )
             lines: list[str] = []
+            redirection.body_at = self._at
             while True:
                 if self._at >= len(self._text):
                     raise self._broken(
@@ -192,190 +147,3 @@ class _Lexer:
                 lines.append(line + "\n")
             redirection.body = "".join(lines)
         self._pending = []
-
-    def _continues(self, *, only_peek: bool = False) -> bool:
-        """Whether a backslash and a line end stand here; steps over them."""
-        text, at = self._text, self._at
-        if not text.startswith("\\", at):
-            return False
-        after = at + 1
-        while after < len(text) and text[after] in _BLANK:
-            after += 1
-        if after < len(text) and text[after] != "\n":
-            return False
-        if text[at + 1 : after].strip("\r"):
-            raise self._broken(
-                "shell-broken-continuation",
-                "blanks after the backslash: it does not continue the line, and the shell ends "
-                "the command here; delete the blanks",
-            )
-        if not only_peek:
-            self._at = after + 1
-        return True
-
-    def _broken(self, code: str, detail: str, at: int | None = None) -> MalformedDocument:
-        line, column = self._index.line_column(self._at if at is None else at)
-        problem = Problem(code, detail, line=line, column=column)
-        return MalformedDocument("the shell text cannot be read", (problem,))
-
-    # words
-
-    def _word(self) -> RawWord:
-        text, size, start = self._text, len(self._text), self._at
-        parts: list[Literal | Expansion] = []
-        plain: list[str] = []
-        quoted = False
-
-        def flush() -> None:
-            if plain:
-                parts.append(Literal("".join(plain)))
-                plain.clear()
-
-        while self._at < size:
-            char = text[self._at]
-            if char in " \t\n;|&()" or (char in "<>" and not text.startswith("(", self._at + 1)):
-                break
-            if char == "\r" and text.startswith("\n", self._at + 1):
-                break
-            if char == "\\":
-                if self._continues():
-                    continue
-                plain.append(text[self._at + 1 : self._at + 2])
-                quoted = True
-                self._at += 2
-            elif char == "'":
-                plain.append(self._single_quoted())
-                quoted = True
-            elif char == '"' or text.startswith('$"', self._at):
-                self._at += char == "$"
-                flush()
-                parts.extend(self._double_quoted())
-                quoted = True
-            elif text.startswith("$'", self._at):
-                plain.append(self._ansi_quoted())
-                quoted = True
-            elif char in "$`<>":
-                expansion = self._expansion(quoted=False)
-                if isinstance(expansion, Expansion):
-                    flush()
-                    parts.append(expansion)
-                else:
-                    plain.append(expansion)
-            else:
-                plain.append(char)
-                self._at += 1
-        flush()
-        name = _NAME.match(text, start)
-        assignment = None
-        if name and text.startswith("=", name.end()) and name.end() < self._at:
-            assignment = name.group()
-        return RawWord(start, self._at, tuple(parts) or (Literal(""),), assignment, quoted)
-
-    def _single_quoted(self) -> str:
-        end = self._text.find("'", self._at + 1)
-        if end < 0:
-            raise self._broken("shell-unclosed-quote", "this single quote is never closed")
-        value = self._text[self._at + 1 : end]
-        self._at = end + 1
-        return value
-
-    def _ansi_quoted(self) -> str:
-        start = self._at
-        out: list[str] = []
-        self._at += 2
-        while self._at < len(self._text):
-            char = self._text[self._at]
-            if char == "'":
-                self._at += 1
-                return "".join(out)
-            if char == "\\" and self._text[self._at + 1 : self._at + 2] in _ANSI_ESCAPES:
-                out.append(_ANSI_ESCAPES[self._text[self._at + 1]])
-                self._at += 2
-            elif char == "\\":
-                raise self._broken("shell-escape", "this escape inside $'…' is not read")
-            else:
-                out.append(char)
-                self._at += 1
-        raise self._broken("shell-unclosed-quote", "this quote is never closed", start)
-
-    def _double_quoted(self) -> list[Literal | Expansion]:
-        text, start = self._text, self._at
-        parts: list[Literal | Expansion] = []
-        plain: list[str] = []
-        self._at += 1
-        while self._at < len(text):
-            char = text[self._at]
-            if char == '"':
-                self._at += 1
-                if plain or not parts:
-                    parts.append(Literal("".join(plain)))
-                return parts
-            if char == "\\":
-                following = text[self._at + 1 : self._at + 2]
-                if following not in {"\n", "\r"}:
-                    plain.append(following if following in '$`"\\' else char + following)
-                elif following == "\r":
-                    self._at += 1
-                self._at += 2
-            elif char in "$`":
-                expansion = self._expansion(quoted=True)
-                if isinstance(expansion, Expansion):
-                    if plain:
-                        parts.append(Literal("".join(plain)))
-                        plain = []
-                    parts.append(expansion)
-                else:
-                    plain.append(expansion)
-            else:
-                plain.append(char)
-                self._at += 1
-        raise self._broken("shell-unclosed-quote", "this double quote is never closed", start)
-
-    def _expansion(self, *, quoted: bool) -> Expansion | str:
-        """Read what begins with `$`, a backquote or a process substitution."""
-        text, start = self._text, self._at
-        if text.startswith("`", start):
-            end = text.find("`", start + 1)
-            if end < 0:
-                raise self._broken("shell-unclosed-quote", "this backquote is never closed")
-            self._at = end + 1
-            return Expansion(text[start : self._at], quoted)
-        if text.startswith(("$(", "<(", ">("), start):
-            self._at = self._closing(start + 1, "(", ")")
-            return Expansion(text[start : self._at], quoted)
-        if braced := _BRACED.match(text, start + 1):
-            self._at = braced.end()
-            name, operator, word = braced.groups()
-            return Expansion(text[start : self._at], quoted, name, operator, word or "")
-        if text.startswith("${", start):
-            self._at = self._closing(start + 1, "{", "}")
-            return Expansion(text[start : self._at], quoted)
-        if name := _NAME.match(text, start + 1):
-            self._at = name.end()
-            return Expansion(text[start : self._at], quoted, name.group())
-        following = text[start + 1 : start + 2]
-        if following and following in "0123456789@*#?$!-":
-            self._at += 2
-            return Expansion(text[start : self._at], quoted)
-        self._at += 1
-        return text[start]
-
-    def _closing(self, start: int, opening: str, closing: str) -> int:
-        """Give the offset after the bracket that closes the one at `start`."""
-        depth, at = 0, start
-        skip: dict[str, Callable[[int], int]] = {
-            "\\": lambda i: i + 2,
-            "'": lambda i: self._text.find("'", i + 1) + 1 or len(self._text),
-        }
-        while at < len(self._text):
-            char = self._text[at]
-            if char in skip:
-                at = skip[char](at)
-                continue
-            depth += (char == opening) - (char == closing)
-            at += 1
-            if depth == 0:
-                return at
-        raise self._broken(
-            "shell-unclosed-substitution", f"this {opening!r} is never closed", start
-        )
