@@ -169,11 +169,18 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8080,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Processes; default VLLM_ADMISSION_WORKERS, or 1."),
+    ] = None,
 ) -> None:
     """Run the service; settings come from VLLM_ADMISSION_… environment variables."""
     from app.serving import run_service
 
-    run_service(Settings(), host, port)
+    settings = Settings()
+    if workers is not None:
+        settings = settings.model_copy(update={"workers": workers})
+    run_service(settings, host, port)
 
 
 @cli.command(epilog="With the backend's own options: vllm-admission simulate -- vllm serve toy ...")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
+from starlette.concurrency import run_in_threadpool
 
 from app.admitted import admit
 from app.api import meta, operations, probe, problems, replay, replay_batch, validate
@@ -20,12 +21,15 @@ from app.api.proxy import RequestGate, relay_routes
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
 from app.settings import Settings
+from app.telemetry.registry import MetricsRegistry, shared_directory
+from app.telemetry.tracing import make_tracing
 
 _DESCRIPTION: Final = (
     "Three gates around a vLLM backend. **Configuration**: would `vllm serve` accept this? "
     "**Request**: every other path is checked against the admitted configuration and relayed to "
     "the backend. **Replay**: is this response what the engine drew?"
 )
+_PUBLISH_SECONDS: Final = 1.0
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -36,21 +40,28 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     Raises:
         CatalogueError: the catalogue directory of the settings is unusable.
+        UnusableInput: tracing is wanted, and OpenTelemetry is not installed.
     """
     settings = settings or Settings()
     library = CatalogueLibrary(settings.catalogue_dir)
     admitted = admit(settings, library)
-    registry = CollectorRegistry()
+    registry = MetricsRegistry()
     metrics = GateMetrics(registry, library)
-    gate = RequestGate(settings, library, admitted.config, registry)
+    tracing = make_tracing() if settings.tracing else None
+    gate = RequestGate(settings, library, admitted.config, registry, tracing)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await gate.start()
+        publisher = asyncio.create_task(_publish(registry)) if shared_directory() else None
         try:
             yield
         finally:
+            if publisher is not None:
+                publisher.cancel()
             await gate.aclose()
+            if tracing is not None:
+                await run_in_threadpool(tracing.close)
 
     app = Service(
         title="vllm-admission",
@@ -67,5 +78,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(module.router)
         app.router.routes.extend(other_methods(module.router.routes))
     app.router.routes.extend(relay_routes(gate))
-    app.add_middleware(RequestContext)
+    app.add_middleware(RequestContext, access_log=settings.access_log, tracing=tracing)
     return app
+
+
+async def _publish(registry: MetricsRegistry) -> None:
+    """Let the other workers know, again and again, what our gauges show."""
+    while True:
+        registry.publish()
+        await asyncio.sleep(_PUBLISH_SECONDS)

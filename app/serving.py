@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import sys
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from structlog.tracebacks import ExceptionDictTransformer
 
 from app.catalogue import CatalogueLibrary
 from app.errors import UnusableInput
@@ -21,20 +19,39 @@ from app.proposal.shell import parse_command
 from app.serve_config.resolve import resolve
 from app.settings import Settings
 from app.simulator.server import create_simulator
+from app.supervisor import Supervisor
+from app.telemetry.logs import configure_logging
 
 DEMO_COMMAND: Final = (
     "vllm serve toy --return-sampling-mask --logprobs-mode processed_logprobs "
     "--enable-scale-out --max-logprobs 64 --max-model-len 2048 --generation-config vllm"
 )
 _DRAIN_SECONDS: Final = 30
+# For closing connections and ending inline replays after that.
+_END_SECONDS: Final = 10
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
     """Serve until a signal; streams in flight are drained."""
     configure_logging(settings.log_level)
+    if settings.workers > 1:
+        _run_workers(settings.workers, host, port)
+    app = create_app(settings)
     listener = listen(host, port)
     _announce("vllm-admission", listener)
-    asyncio.run(_serve((create_app(settings), listener)))
+    asyncio.run(serve_apps((app, listener)))
+
+
+def _run_workers(count: int, host: str, port: int) -> NoReturn:
+    first = listen(host, port, shared=True)
+    taken: int = first.getsockname()[1]
+    listeners = [first, *(listen(host, taken, shared=True) for _ in range(count - 1))]
+    _announce("vllm-admission", first)
+
+    async def supervise() -> int:
+        return await Supervisor(listeners, _DRAIN_SECONDS + _END_SECONDS).run()
+
+    sys.exit(asyncio.run(supervise()))
 
 
 def run_simulator(vllm_version: str, command: str | None, host: str, port: int) -> None:
@@ -53,7 +70,7 @@ def run_simulator(vllm_version: str, command: str | None, host: str, port: int) 
     app = simulator_of(vllm_version, command or DEMO_COMMAND)
     listener = listen(host, port)
     _announce(f"simulated vLLM {vllm_version}", listener)
-    asyncio.run(_serve((app, listener)))
+    asyncio.run(serve_apps((app, listener)))
 
 
 def run_demo(vllm_version: str, host: str, port: int) -> None:
@@ -68,7 +85,7 @@ def run_demo(vllm_version: str, host: str, port: int) -> None:
     _announce(f"simulated vLLM {vllm_version}", backend)
     _announce("vllm-admission", service)
     servers = ((simulator_of(vllm_version, command), backend), (create_app(settings), service))
-    asyncio.run(_serve(*servers))
+    asyncio.run(serve_apps(*servers))
 
 
 def demo_command(vllm_version: str) -> str:
@@ -88,15 +105,15 @@ def simulator_of(vllm_version: str, command: str) -> ASGIApp:
     return create_simulator(resolution.config)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Open the listening socket.
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Open the listening socket, one of several at the same address if `shared`.
 
     Raises:
         UnusableInput: the address cannot be had; the message says which and why.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=2048, reuse_port=shared)
     except OSError as error:
         raise UnusableInput(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
@@ -107,31 +124,15 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def configure_logging(level: str) -> None:
-    """Log JSON lines to standard error."""
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise UnusableInput(f"log level {level!r} is none of debug, info, warning, error")
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Without local variables: they hold request bodies and environments.
-            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
 def _announce(name: str, listener: socket.socket) -> None:
     structlog.get_logger("vllm_admission").info("listening", server=name, url=address(listener))
 
 
-async def _serve(*servers: tuple[ASGIApp, socket.socket]) -> None:
-    """Run several uvicorn servers in one loop; a signal ends all of them."""
+async def serve_apps(*servers: tuple[ASGIApp, socket.socket], lifeline: int | None = None) -> None:
+    """Run several uvicorn servers in one loop; a signal ends all of them.
+
+    So does the end of the file that `lifeline`, if given, is the descriptor of.
+    """
     running = [
         uvicorn.Server(
             uvicorn.Config(
@@ -154,5 +155,13 @@ async def _serve(*servers: tuple[ASGIApp, socket.socket]) -> None:
             for other in running:
                 other.should_exit = True
 
+    def stop() -> None:
+        if lifeline is not None:
+            asyncio.get_running_loop().remove_reader(lifeline)
+        for server in running:
+            server.should_exit = True
+
+    if lifeline is not None:
+        asyncio.get_running_loop().add_reader(lifeline, stop)
     with suppress(KeyboardInterrupt):
         await asyncio.gather(*map(run, running, sockets))

@@ -11,6 +11,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.telemetry.access import AccessLog
+
 
 class Settings(BaseSettings):
     """Everything that can be configured; built once by the edge and passed on.
@@ -94,6 +96,21 @@ class Settings(BaseSettings):
         120.0, gt=0, description="Seconds after which a probe sends nothing more."
     )
     log_level: str = Field("info", description="Log level: debug, info, warning or error.")
+    access_log: AccessLog = Field(
+        AccessLog.ALL,
+        description="Which requests are logged: all, errors (and clients that left), or off.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Send OpenTelemetry spans, by the standard OTEL_… variables; needs the extra "
+        "`otel`. See docs/operations.md.",
+    )
+    workers: int = Field(
+        1,
+        gt=0,
+        le=64,
+        description="Processes that serve; also `serve --workers`. Limits hold for each of them.",
+    )
 
 
 def settings_markdown() -> str:

@@ -61,6 +61,7 @@ class GateMetrics:
             "vllm_admission_catalogue_info",
             "Versions that can be judged.",
             ["vllm_version"],
+            multiprocess_mode="max",
             registry=registry,
         )
         for version in library.versions:

@@ -10,10 +10,11 @@ from importlib.metadata import version
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.state import Gates, gates_of
+from app.telemetry.registry import exposition
 
 router = APIRouter(tags=["operations"])
 
@@ -44,10 +45,24 @@ async def readyz(request: Request, verbose: _Verbose = None) -> Response:
     return PlainTextResponse("\n".join(lines) + "\n", 503 if failed else 200)
 
 
-@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+@router.get(
+    "/metrics",
+    summary="Metrics of all workers, in Prometheus's text format or as OpenMetrics",
+    response_class=PlainTextResponse,
+    responses={
+        200: {
+            "description": "OpenMetrics where `Accept` asks for it.",
+            "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+        }
+    },
+)
 async def metrics(request: Request) -> Response:
-    """Give the metrics of this process in the Prometheus text format."""
-    return Response(generate_latest(gates_of(request).registry), media_type=CONTENT_TYPE_LATEST)
+    """Give the metrics; docs/operations.md lists them."""
+    registry = gates_of(request).registry
+    content, media_type = await run_in_threadpool(
+        exposition, registry, request.headers.get("accept", "")
+    )
+    return Response(content, headers={"content-type": media_type})
 
 
 def _checks(gates: Gates) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from app.catalogue import CatalogueLibrary
 from app.errors import InvalidEnvelope
 from app.relay.client import BodyLimits
+from app.relay.fleet import Upstream
 from app.relay.inline.facts import ReplayFacts, replay_facts
 from app.relay.inline.verifier import InlineLimits, InlineVerifier
 from app.relay.inline.worker import ProcessWorker
@@ -21,6 +22,8 @@ from app.request_rules.checker import RequestChecker
 from app.request_rules.served import Served, served_by, unknown_server
 from app.serve_config.serve_config import ServeConfig
 from app.settings import Settings
+from app.telemetry.tracing import Tracing
+from app.telemetry.upstream import TracedUpstream
 
 _log = structlog.get_logger("vllm_admission.relay")
 
@@ -41,6 +44,7 @@ class RequestGate:
         library: CatalogueLibrary,
         config: ServeConfig | None,
         registry: CollectorRegistry,
+        tracing: Tracing | None = None,
     ) -> None:
         """Prepare for the backend of `settings`; `config` is what it was started with.
 
@@ -48,6 +52,7 @@ class RequestGate:
             InvalidEnvelope: the backend URL is none.
         """
         self._settings = settings
+        self._tracing = tracing
         if settings.backend_url is not None:
             try:
                 base_url(settings.backend_url)
@@ -64,7 +69,7 @@ class RequestGate:
         self._relay = Relay(None, checker, RelayMetrics(registry), limits)
 
     @property
-    def backend(self) -> Backend | None:
+    def backend(self) -> Upstream | None:
         """The client side, while it is open."""
         return self._relay.backend
 
@@ -82,10 +87,13 @@ class RequestGate:
                 self._inline_metrics,
                 ProcessWorker(),
             )
-            self._relay.backend = Backend(
+            backend = Backend(
                 self._settings.backend_url,
                 connect_timeout=self._settings.connect_timeout,
                 idle_timeout=self._settings.idle_timeout,
+            )
+            self._relay.backend = (
+                backend if self._tracing is None else TracedUpstream(backend, self._tracing)
             )
 
     async def aclose(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anyio import CapacityLimiter
-from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from app.admitted import Admitted
@@ -13,6 +12,7 @@ from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate
 from app.catalogue import CatalogueLibrary
 from app.settings import Settings
+from app.telemetry.registry import MetricsRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Gates:
     admitted: Admitted
     request_gate: RequestGate
     metrics: GateMetrics
-    registry: CollectorRegistry
+    registry: MetricsRegistry
     replay_workers: CapacityLimiter
 
 

@@ -16,6 +16,8 @@ from starlette.types import Scope
 
 _T = TypeVar("_T")
 _KEY: Final = "vllm_admission.exchange"
+# The backend broke off in the middle; this process ended or crashed before it had answered.
+_FAILED: Final = frozenset({"cut", "aborted"})
 
 
 class Party(Enum):
@@ -34,6 +36,7 @@ class Exchange:
         trace_id: 32 hex digits of the W3C trace that the request belongs to, if any.
         route: a name of a fixed list, fit for a metric's label.
         outcome: how it ended, of a fixed list; empty while it runs.
+        status: of the response; 0 while none has begun.
         first_byte: from sending the request until the backend's response header.
         own: spent in this process, by the exchange's own task.
         client: waited for the client: its body, or its taking the answer.
@@ -45,11 +48,26 @@ class Exchange:
     trace_id: str | None = None
     route: str = ""
     outcome: str = ""
+    status: int = 0
     first_byte: float | None = None
     own: float = 0.0
     client: float = 0.0
     backend: float = 0.0
     waits_for: Party = Party.CLIENT
+
+    @property
+    def failed(self) -> bool:
+        """Whether it went wrong here or at the backend, not by the client's doing."""
+        return self.status >= 500 or self.outcome in _FAILED
+
+    def settle(self, scope: Scope) -> None:
+        """Fill in, at the end, what nobody has said: for our own paths that is most of it."""
+        if not self.outcome:
+            self.outcome = f"{self.status // 100}xx" if self.status else "aborted"
+        if not self.route:
+            # FastAPI leaves the route in the scope; its path has placeholders for parameters.
+            path = getattr(scope.get("route"), "path_format", None)
+            self.route = path if isinstance(path, str) else "other"
 
     @types.coroutine
     def timed(self, work: Coroutine[Any, Any, _T]) -> Generator[Any, Any, _T]:
