@@ -25,7 +25,10 @@ class Settings(BaseSettings):
     )
 
     backend_url: str | None = Field(
-        None, description="Base URL of the vLLM backend. Without it proxied routes answer 503."
+        None,
+        description="Base URL of the vLLM backend, or of several with commas between them; the "
+        "healthy one with the fewest requests in flight is asked. Without it proxied routes "
+        "answer 503. See docs/fleet.md.",
     )
     serve_config: str | None = Field(
         None,
@@ -55,11 +58,83 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(
         64 * 1024 * 1024, gt=0, description="Largest request body relayed, in bytes."
     )
+    request_body_grace: float = Field(
+        30.0, gt=0, description="Seconds that every request body may take to arrive."
+    )
+    request_body_min_rate: float = Field(
+        1024.0,
+        gt=0,
+        description="Bytes per second at which a request body must arrive after that; a slower "
+        "one is answered with 408.",
+    )
+    max_header_bytes: int = Field(
+        64 * 1024,
+        gt=0,
+        description="Largest request line and header taken, in bytes; 431 above it.",
+    )
+    header_timeout: float = Field(
+        30.0, gt=0, description="Seconds that a request's header may take to arrive."
+    )
+    max_in_flight: int | None = Field(
+        16384, gt=0, description="Most requests relayed at a time; 503 and Retry-After above it."
+    )
+    max_queue: int = Field(
+        0, ge=0, description="Most requests that wait for one of those places instead."
+    )
+    queue_timeout: float = Field(5.0, gt=0, description="Seconds that a request waits so.")
     connect_timeout: float = Field(
         5.0, gt=0, description="Seconds to wait for a connection to the backend."
     )
+    connect_retries: int = Field(
+        2,
+        ge=0,
+        description="How often a request is tried again that got no connection, so that no byte "
+        "of it was sent; never after that.",
+    )
     idle_timeout: float = Field(
         600.0, gt=0, description="Seconds to wait for the next bytes of the backend."
+    )
+    write_timeout: float = Field(
+        300.0, gt=0, description="Seconds that a client may leave unread what waits for it."
+    )
+    max_stream_seconds: float | None = Field(
+        None, gt=0, description="Longest that an exchange may take in all; default no bound."
+    )
+    max_websocket_bytes: int = Field(
+        16 * 1024 * 1024, gt=0, description="Longest WebSocket message relayed, in bytes."
+    )
+    breaker_failures: int = Field(
+        5,
+        gt=0,
+        description="Requests in a row without any answer, after which a backend is left alone "
+        "and requests for it get 503.",
+    )
+    breaker_open_seconds: float = Field(
+        5.0, gt=0, description="Seconds until one request may try such a backend again."
+    )
+    breaker_successes: int = Field(
+        2, gt=0, description="Answers in a row that make it a healthy backend again."
+    )
+    drain_delay: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds after SIGTERM in which /readyz already fails and requests are still "
+        "taken, so that load balancers can notice.",
+    )
+    drain_seconds: float = Field(
+        25.0,
+        ge=0,
+        description="Seconds that requests in flight may take after that, before they are ended; "
+        "new ones get 503 meanwhile. Keep the sum below the pod's grace period.",
+    )
+    drift_interval: float = Field(
+        60.0,
+        ge=0,
+        description="Seconds between comparisons of VLLM_ADMISSION_SERVE_CONFIG with what the "
+        "backend says of itself; 0 compares never. Shown in /readyz?verbose and the metrics.",
+    )
+    drift_is_unready: bool = Field(
+        False, description="Fail /readyz while the backend differs from the configuration."
     )
     inject_seed: bool = Field(
         False,

@@ -15,8 +15,8 @@ from app.catalogue.semantics import EngineSemantics
 from app.errors import UnknownVersion
 from app.probe.report import Target
 from app.relay.faults import BackendFault, fault_of
+from app.relay.fleet import Upstream
 from app.relay.headers import RawHeaders
-from app.relay.upstream import Backend
 from app.replay.wire.case import FIRST_VERSION
 from app.request_rules.request import Route
 
@@ -45,7 +45,7 @@ class RawAnswer:
 
 
 async def ask(
-    backend: Backend, method: str, target: bytes, headers: RawHeaders, body: bytes | None = None
+    backend: Upstream, method: str, target: bytes, headers: RawHeaders, body: bytes | None = None
 ) -> RawAnswer:
     """Send one request and read its answer.
 
@@ -73,7 +73,7 @@ async def ask(
     return RawAnswer(response.status_code, b"".join(parts), (first or ended) - began, ended - began)
 
 
-async def look(backend: Backend, headers: RawHeaders) -> Target:
+async def look(backend: Upstream, headers: RawHeaders) -> Target:
     """Ask a backend what it is.
 
     Raises:

@@ -21,10 +21,10 @@ from app.probe.asking import (
 from app.probe.plan import PlannedRequest, ProbeOptions, make_plan
 from app.probe.report import Answered, ProbeReport
 from app.relay.faults import BackendFault, BackendTimeout
+from app.relay.fleet import Upstream
 from app.relay.headers import RawHeaders
 from app.relay.inline.facts import ReplayFacts
 from app.relay.inline.outcome import Exchange
-from app.relay.upstream import Backend
 from app.replay.evidence import ReplayOptions
 from app.replay.report import Report, replay
 from app.request_rules.request import Route
@@ -36,7 +36,7 @@ _NOT_SENT = "not sent: the probe's time was over"
 
 
 async def probe(
-    backend: Backend,
+    backend: Upstream,
     options: ProbeOptions,
     *,
     vllm_version: str | None = None,
@@ -93,7 +93,7 @@ async def probe(
 class _Run:
     def __init__(
         self,
-        backend: Backend,
+        backend: Upstream,
         headers: RawHeaders,
         facts: ReplayFacts,
         semantics: EngineSemantics,

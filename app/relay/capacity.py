@@ -39,14 +39,19 @@ class Capacity:
         """Requests that wait for a place."""
         return len(self._queue)
 
+    @property
+    def full(self) -> bool:
+        """Whether the next to ask has to wait."""
+        limit = self.limits.in_flight
+        return limit is not None and (self.taken >= limit or bool(self._queue))
+
     async def take(self) -> None:
         """Take a place; whoever got one calls `give_back`.
 
         Raises:
             Overloaded: too many wait already, or the wait was too long.
         """
-        limit = self.limits.in_flight
-        if limit is None or (self.taken < limit and not self._queue):
+        if not self.full:
             self.taken += 1
             return
         if len(self._queue) >= self.limits.queue:

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import httpx
 import structlog
 
 from app.relay.breaker import Breaker, BreakerLimits, BreakerState
 from app.relay.faults import CircuitOpen
-from app.relay.handshake import BackendSocket, SocketOptions
+from app.relay.handshake import BackendSocket, HandshakeDenied, SocketOptions
 from app.relay.headers import RawHeaders
+from app.relay.metrics import FleetMetrics
 from app.relay.upstream import Backend
 
 _log = structlog.get_logger("vllm_admission.relay")
 _LONGEST_PAUSE = 1.0
+_T = TypeVar("_T")
 
 
 class Upstream(Protocol):
@@ -71,19 +73,24 @@ class Member:
 
     backend: Backend
     breaker: Breaker
-    _told: BreakerState = field(default=BreakerState.CLOSED, repr=False)
+    _healthy: bool = True
 
     @property
     def name(self) -> str:
         """Its URL, as metrics and the log have it."""
         return str(self.backend.url).rstrip("/")
 
-    def note(self) -> None:
-        """Log a change of the breaker."""
-        state = self.breaker.state
-        if (state is BreakerState.CLOSED) != (self._told is BreakerState.CLOSED):
-            _log.warning("circuit breaker", backend=self.name, state=str(state))
-        self._told = state
+    def note(self, metrics: FleetMetrics | None) -> None:
+        """Tell of a change of the breaker."""
+        healthy = self.breaker.state is BreakerState.CLOSED
+        if healthy == self._healthy:
+            return
+        self._healthy = healthy
+        _log.warning("circuit breaker", backend=self.name, state=str(self.breaker.state))
+        if metrics is not None:
+            metrics.healthy(self.name, healthy)
+            if not healthy:
+                metrics.opened(self.name)
 
 
 class Fleet:
@@ -94,9 +101,14 @@ class Fleet:
         backends: Sequence[Backend],
         breaker: BreakerLimits | None = None,
         retry: RetryLimits | None = None,
+        metrics: FleetMetrics | None = None,
     ) -> None:
         """Relay to `backends`, of which there is at least one."""
         self.members = [Member(b, Breaker(breaker or BreakerLimits())) for b in backends]
+        self._metrics = metrics
+        for member in self.members:
+            if metrics is not None:
+                metrics.healthy(member.name, healthy=True)
         self._retry = retry or RetryLimits()
         self._turn = 0
 
@@ -124,19 +136,11 @@ class Fleet:
             CircuitOpen: none has answered of late; nothing was sent.
         """
         watched = _Watched(body) if isinstance(body, AsyncIterator) else None
-        tried: list[Member] = []
-        while True:
-            member = self._choose(tried)
-            try:
-                with _judging(member, watched):
-                    return await member.backend.send(
-                        method, target, headers, body if watched is None else watched
-                    )
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                tried.append(member)
-                if not self._tries_again(tried, error):
-                    raise
-            await self._pause(tried)
+
+        def attempt(backend: Backend) -> Awaitable[httpx.Response]:
+            return backend.send(method, target, headers, body if watched is None else watched)
+
+        return await self._attempted(attempt, watched)
 
     async def open_socket(
         self, target: bytes, headers: RawHeaders, options: SocketOptions
@@ -147,22 +151,29 @@ class Fleet:
             httpx.TransportError, HandshakeDenied: see `Backend.open_socket`.
             CircuitOpen: none has answered of late; nothing was sent.
         """
-        tried: list[Member] = []
-        while True:
-            member = self._choose(tried)
-            try:
-                with _judging(member, None):
-                    return await member.backend.open_socket(target, headers, options)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                tried.append(member)
-                if not self._tries_again(tried, error):
-                    raise
-            await self._pause(tried)
+        return await self._attempted(lambda b: b.open_socket(target, headers, options), None)
 
     async def aclose(self) -> None:
         """Close every connection."""
         for member in self.members:
             await member.backend.aclose()
+
+    async def _attempted(
+        self, attempt: Callable[[Backend], Awaitable[_T]], body: _Watched | None
+    ) -> _T:
+        tried: list[Member] = []
+        while True:
+            member = self._choose(tried)
+            try:
+                with self._judging(member, body):
+                    return await attempt(member.backend)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                tried.append(member)
+                if not self._tries_again(tried, error):
+                    raise
+            if self._metrics is not None:
+                self._metrics.retried(member.name)
+            await self._pause(tried)
 
     def _choose(self, tried: Sequence[Member]) -> Member:
         """Choose the backend to ask: one that is due to prove itself, else the least busy."""
@@ -194,29 +205,33 @@ class Fleet:
         others = any(m not in tried for m in self.members)
         return others or not isinstance(error, httpx.ConnectTimeout)
 
+    @contextmanager
+    def _judging(self, member: Member, body: _Watched | None) -> Iterator[None]:
+        """Tell the breaker what came of an attempt."""
+        try:
+            yield
+        except HandshakeDenied:
+            member.breaker.succeeded()
+            raise
+        except httpx.TransportError:
+            if body is not None and body.broke_off:
+                member.breaker.undecided()
+            else:
+                member.breaker.failed()
+            raise
+        except BaseException:
+            member.breaker.undecided()
+            raise
+        else:
+            member.breaker.succeeded()
+        finally:
+            member.note(self._metrics)
+
     async def _pause(self, tried: Sequence[Member]) -> None:
         if any(m not in tried for m in self.members):
             return
         longest = min(_LONGEST_PAUSE, self._retry.pause * 2.0 ** (len(tried) - 1))
         await asyncio.sleep(longest * random.uniform(0.5, 1.0))  # noqa: S311 - only jitter
-
-
-@contextmanager
-def _judging(member: Member, body: _Watched | None) -> Iterator[None]:
-    try:
-        yield
-    except httpx.TransportError:
-        if body is not None and body.broke_off:
-            member.breaker.undecided()
-        else:
-            member.breaker.failed()
-            member.note()
-        raise
-    except BaseException:
-        member.breaker.undecided()
-        raise
-    member.breaker.succeeded()
-    member.note()
 
 
 class _Watched(AsyncIterator[bytes]):

@@ -6,6 +6,8 @@ import re
 import uuid
 from collections.abc import Iterable
 
+from starlette.types import Scope
+
 RawHeaders = list[tuple[bytes, bytes]]
 
 VIA = (b"via", b"1.1 vllm-admission")
@@ -81,3 +83,10 @@ def safe_request_id(candidate: str | bytes | None) -> str | None:
 def request_id_of(candidate: str | bytes | None) -> str:
     """Give the id if it is safe, else a new one of the form that vLLM mints."""
     return safe_request_id(candidate) or uuid.uuid4().hex
+
+
+def target_of(scope: Scope) -> bytes:
+    """Give the request target as it was received: path and query, byte for byte."""
+    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
+    return raw_path + b"?" + query if query else raw_path

@@ -27,6 +27,16 @@ class RelayMetrics:
             "Requests between their first byte in and their last byte out.",
             registry=registry,
         )
+        self.queued = Gauge(
+            "vllm_admission_proxy_queue_depth",
+            "Requests that wait until fewer are in flight.",
+            registry=registry,
+        )
+        self.sockets = Gauge(
+            "vllm_admission_proxy_websockets",
+            "Open WebSockets.",
+            registry=registry,
+        )
         self._overhead = Histogram(
             "vllm_admission_proxy_overhead_seconds",
             "Time that an answered request's own task ran in this process, from its header to "
@@ -94,6 +104,43 @@ class RelayMetrics:
         """Count rules that crashed."""
         for rule in rules:
             self._crashes.labels(rule).inc()
+
+
+class FleetMetrics:
+    """How the backends are; their URLs are of a fixed list too."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the instruments; a registry takes one set only."""
+        self._healthy = Gauge(
+            "vllm_admission_backend_healthy",
+            "1 while the circuit breaker is closed, 0 while it is open or half open.",
+            ["backend"],
+            registry=registry,
+        )
+        self._opened = Counter(
+            "vllm_admission_backend_breaker_openings",
+            "How often the circuit breaker opened.",
+            ["backend"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "vllm_admission_backend_retries",
+            "Requests sent again, or elsewhere, after no connection to this backend was had.",
+            ["backend"],
+            registry=registry,
+        )
+
+    def healthy(self, backend: str, healthy: bool) -> None:
+        """Set whether a backend is thought to answer."""
+        self._healthy.labels(backend).set(healthy)
+
+    def opened(self, backend: str) -> None:
+        """Count a breaker that opened."""
+        self._opened.labels(backend).inc()
+
+    def retried(self, backend: str) -> None:
+        """Count an attempt that failed and is made again."""
+        self._retries.labels(backend).inc()
 
 
 class InlineMetrics:

@@ -1,4 +1,4 @@
-"""One exchange after another: read what must be read, ask the backend, pass the answer on.
+"""The relay: what all exchanges share, and who may begin one.
 
 Pure ASGI. Whoever opens the backend's response closes it in a `finally`, and a client that
 leaves cancels whatever the exchange is doing, which closes the backend's connection; vLLM
@@ -9,36 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
-import httpx
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from app.errors import AdmissionError, NotReady
-from app.relay.client import BodyLimits, Client
-from app.relay.faults import ClientLeft, fault_of
-from app.relay.headers import (
-    REPLAY_FIELD,
-    SEED_FIELD,
-    WARNING_FIELD,
-    RawHeaders,
-    forwarded_request_headers,
-    header,
-    request_id_of,
-    safe_request_id,
-)
-from app.relay.inline.verifier import InlineVerifier, Inspection
+from app.relay.capacity import Capacity, CapacityLimits
+from app.relay.client import BodyLimits
+from app.relay.exchange import RelayedExchange
+from app.relay.faults import Draining, ReaderTooSlow, StreamTooLong
+from app.relay.fleet import Upstream
+from app.relay.inline.verifier import InlineVerifier
 from app.relay.metrics import RelayMetrics
-from app.relay.response import Responder
-from app.relay.upstream import Backend
+from app.relay.websocket import RelayedSocket, SocketLimits
 from app.request_rules.examination import Examination
-from app.request_rules.request import Route
-from app.request_rules.seeding import add_seed
-from app.telemetry.exchange import Party, exchange_of
 
 _log = structlog.get_logger("vllm_admission.relay")
+# After streams were told to end, the time they have to say so to their clients.
+_ENDING_SECONDS = 2.0
 
 
 class Examiner(Protocol):
@@ -51,16 +42,33 @@ class Examiner(Protocol):
         """Judge the body of such a request."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long an exchange may take, in seconds.
+
+    Attributes:
+        write_timeout: that a client may leave unread what waits for it.
+        max_seconds: from the request's header to the answer's end; None is without a bound.
+    """
+
+    write_timeout: float = 300.0
+    max_seconds: float | None = None
+
+
 class Relay:
-    """Passes requests to one backend."""
+    """Passes requests and WebSockets to the backend. Use it inside one event loop."""
 
     def __init__(
         self,
-        backend: Backend | None,
+        backend: Upstream | None,
         examiner: Examiner,
         metrics: RelayMetrics,
         limits: BodyLimits,
         verifier: InlineVerifier | None = None,
+        *,
+        capacity: CapacityLimits | None = None,
+        pace: Pace | None = None,
+        sockets: SocketLimits | None = None,
     ) -> None:
         """Relay to `backend`; without one every request is answered with 503.
 
@@ -71,195 +79,130 @@ class Relay:
         self.examiner = examiner
         self.metrics = metrics
         self.limits = limits
+        self.socket_limits = sockets or SocketLimits()
+        self.draining = False
+        self._capacity = Capacity(capacity or CapacityLimits())
+        self._pace = pace or Pace()
+        self._active: set[RelayedExchange | RelayedSocket] = set()
+        self._stuck: dict[RelayedExchange, tuple[int, float]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one HTTP request."""
-        exchange = _Exchange(self, scope, receive, send)
+        """Handle one HTTP request or WebSocket."""
+        if scope["type"] == "websocket":
+            await RelayedSocket(self, scope, receive, send).run()
+            return
+        exchange = RelayedExchange(self, scope, receive, send)
         try:
             await exchange.record.timed(exchange.run())
         finally:
             exchange.tell_times()
 
+    def refuse_while_draining(self) -> None:
+        """Refuse what begins after `drain`.
 
-class _Exchange:
-    def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
-        raw: RawHeaders = scope["headers"]
-        length = header(raw, b"content-length")
-        declared = int(length) if length is not None and length.isdigit() else None
-        self._relay = relay
-        self._scope = scope
-        self._has_body = bool(declared) or header(raw, b"transfer-encoding") is not None
-        self._client = Client(receive, relay.limits, declared)
-        self.record = exchange_of(scope)
-        self._responder = Responder(send, scope["path"], self.record)
-        self._examined = relay.examiner.route_of(scope["method"], scope["path"])
-        self._route = self._examined or "other"
-        self._phase = "request-body"
-        self.record.route = self._route
-
-    async def run(self) -> None:
-        metrics = self._relay.metrics
-        outcome = "aborted"
-        with metrics.in_flight.track_inprogress():
-            try:
-                outcome = await self._exchange()
-            except ClientLeft:
-                outcome = "client-left"
-                metrics.left(self._phase)
-            except AdmissionError as error:
-                outcome = error.slug
-                await self._responder.fail(error)
-            finally:
-                self.record.outcome = outcome
-                metrics.ended(self._route, outcome)
-
-    def tell_times(self) -> None:
-        waited = self.record.first_byte
-        if waited is not None:
-            self._relay.metrics.answered(self._route, own=self.record.own, waited=waited)
-
-    async def _exchange(self) -> str:
-        """Do it all; gives the outcome for the metrics."""
-        backend = self._relay.backend
-        if backend is None:
-            raise NotReady(
-                "no backend to relay to: set VLLM_ADMISSION_BACKEND_URL to the base URL of a "
-                "vLLM server. The configuration and replay gates work without one."
-            )
-        self._client.refuse_declared_length()
-        body: bytes | AsyncIterator[bytes] | None = None
-        examination = Examination()
-        if self._has_body and self._examined is None:
-            body = self._client.parts()
-        elif self._has_body:
-            body = await self._client.read()
-        if self._examined is not None and isinstance(body, bytes):
-            examination = self._relay.examiner.examine(self._examined, body)
-            self._relay.metrics.found(examination.findings)
-            self._relay.metrics.crashed(examination.crashed)
-        self._responder.extra += [(WARNING_FIELD, _octets(w)) for w in examination.warnings]
-        request_id, identity = self._identify(examination.request_id)
-        if examination.refusal is not None:
-            await self._responder.json(examination.status, examination.refusal)
-            return "refused"
-        headers = [*forwarded_request_headers(self._scope["headers"]), *identity]
-        if examination.lacks_seed and isinstance(body, bytes):
-            body, headers = self._seed(body, headers, request_id)
-        inspection = self._inspect(request_id, body if isinstance(body, bytes) else b"")
-        try:
-            asking = self._ask(backend, headers, body, inspection)
-            return await self._while_present(asking)
-        finally:
-            if inspection is not None:
-                inspection.close()
-
-    def _seed(self, body: bytes, headers: RawHeaders, request_id: str) -> tuple[bytes, RawHeaders]:
-        """Put the seed of the request id into the body, and tell the client."""
-        seeded = add_seed(Route(self._route), body, request_id)
-        self._relay.metrics.seeded(self._route, injected=seeded is not None)
-        if seeded is None:
-            return body, headers
-        self._responder.extra.append((SEED_FIELD, str(seeded.seed).encode()))
-        kept = [field for field in headers if field[0] != b"content-length"]
-        return seeded.body, [*kept, (b"content-length", str(len(seeded.body)).encode())]
-
-    def _inspect(self, request_id: str, body: bytes) -> Inspection | None:
-        if self._relay.verifier is None:
-            return None
-        asked = header(self._scope["headers"], REPLAY_FIELD)
-        return self._relay.verifier.inspect(
-            self._examined, None if asked is None else asked.decode("latin-1"), request_id, body
-        )
-
-    def _identify(self, in_body: str | None) -> tuple[str, RawHeaders]:
-        """Settle the request id as vLLM does: the field, else the body's, else a new one.
-
-        Gives it, and the field for the backend. An id in the body that is unfit for a field
-        still reaches vLLM in the body, so no field is sent then, which would override it.
+        Raises:
+            Draining: it does.
         """
-        given = safe_request_id(header(self._scope["headers"], b"x-request-id"))
-        usable = given or safe_request_id(in_body)
-        request_id = usable or request_id_of(self.record.request_id)
-        self.record.request_id = request_id
-        field = (b"x-request-id", request_id.encode())
-        self._responder.extra.append(field)
-        return request_id, [field] if usable or in_body is None else []
+        if self.draining:
+            raise Draining("this server is about to end; ask again, which reaches another one")
 
-    async def _while_present(self, asking: Coroutine[Any, Any, str]) -> str:
-        """Await `asking`, and cancel it when the client leaves."""
-        presence = asyncio.timeout(None)
-        try:
-            async with presence:
-                watcher = asyncio.create_task(self._watch(presence))
-                try:
-                    return await asking
-                finally:
-                    watcher.cancel()
-        except TimeoutError:
-            if presence.expired():
-                raise ClientLeft from None
-            raise
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Have one of the places for requests in flight.
 
-    async def _watch(self, presence: asyncio.Timeout) -> None:
-        await self._client.watch()
-        if not self._responder.complete:
-            presence.reschedule(asyncio.get_running_loop().time())
-
-    async def _ask(
-        self,
-        backend: Backend,
-        headers: RawHeaders,
-        body: bytes | AsyncIterator[bytes] | None,
-        inspection: Inspection | None,
-    ) -> str:
-        self._phase = "waiting"
-        self.record.waits_for = Party.BACKEND
-        sent = time.perf_counter()
-        try:
-            response = await backend.send(
-                self._scope["method"], _target(self._scope), headers, body
-            )
-        except httpx.TransportError as error:
-            raise (self._client.failure or fault_of(error)) from error
-        self.record.first_byte = time.perf_counter() - sent
-        self._phase = "response"
-        try:
-            parts: AsyncIterator[bytes] = response.aiter_raw()
-            if inspection is not None:
-                parts = await self._held(inspection, response, parts)
-            await self._responder.start(response)
-            fault = await self._responder.body_of(response, parts, inspection)
-        finally:
-            await response.aclose()
-        if fault is None:
-            return f"{response.status_code // 100}xx"
-        _log.warning("backend broke off", path=self._scope["path"], reason=str(fault))
-        return "cut"
-
-    async def _held(
-        self, inspection: Inspection, response: httpx.Response, parts: AsyncIterator[bytes]
-    ) -> AsyncIterator[bytes]:
-        """Keep a body back until the verdict that its request asked for is known."""
-        inspection.opened(response)
-        if inspection.holds_body:
-            try:
-                parts = await inspection.hold(parts)
-            except httpx.TransportError as error:
-                raise fault_of(error) from error
-            outcome = await inspection.verdict()
-        elif inspection.asked and inspection.outcome is not None:
-            outcome = inspection.outcome
+        Raises:
+            Overloaded: there is none, and none gets free in time.
+        """
+        if self._capacity.full:
+            with self.metrics.queued.track_inprogress():
+                await self._capacity.take()
         else:
-            return parts
-        self._responder.extra.append((REPLAY_FIELD, _octets(str(outcome))))
-        return parts
+            await self._capacity.take()
+        try:
+            yield
+        finally:
+            self._capacity.give_back()
 
+    @contextmanager
+    def tracked(self, exchange: RelayedExchange | RelayedSocket) -> Iterator[None]:
+        """Have an exchange watched and, at the end of the process, stopped."""
+        self._active.add(exchange)
+        if self._sweeping is None:
+            self._sweep_later()
+        try:
+            yield
+        finally:
+            self._active.discard(exchange)
+            if not self._active:
+                self._empty.set()
 
-def _target(scope: Scope) -> bytes:
-    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-    query: bytes = scope["query_string"]
-    return raw_path + b"?" + query if query else raw_path
+    async def drain(self, seconds: float) -> None:
+        """Refuse new requests, wait for those in flight, and end what is left after `seconds`.
 
+        What is left is told so: an event stream by one error event, a WebSocket by its close
+        code.
+        """
+        self.draining = True
+        if await self._emptied(seconds):
+            return
+        _log.warning("ending requests in flight", number=len(self._active), after_seconds=seconds)
+        for exchange in list(self._active):
+            exchange.stop(
+                Draining(f"this server ended, {seconds:g} s after it was told to; ask again")
+            )
+        await self._emptied(_ENDING_SECONDS)
 
-def _octets(text: str) -> bytes:
-    return text.encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
+    async def _emptied(self, seconds: float) -> bool:
+        """Wait until nothing is in flight; whether that came about."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._active:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _sweep_later(self) -> None:
+        pace = self._pace
+        shortest = min(pace.write_timeout, pace.max_seconds or pace.write_timeout)
+        delay = min(max(shortest / 4, 0.01), 5.0)
+        self._sweeping = asyncio.get_running_loop().call_later(delay, self._sweep)
+
+    def _sweep(self) -> None:
+        """Stop what takes too long. One timer for all costs less than one for each."""
+        self._sweeping = None
+        now = time.monotonic()
+        stuck, self._stuck = self._stuck, {}
+        for exchange in list(self._active):
+            if isinstance(exchange, RelayedExchange):
+                self._judge_pace(exchange, now, stuck.get(exchange))
+        if self._active:
+            self._sweep_later()
+
+    def _judge_pace(
+        self, exchange: RelayedExchange, now: float, before: tuple[int, float] | None
+    ) -> None:
+        longest = self._pace.max_seconds
+        if longest is not None and now - exchange.began >= longest:
+            exchange.stop(
+                StreamTooLong(
+                    f"the answer took more than {longest:g} s (VLLM_ADMISSION_MAX_STREAM_SECONDS)"
+                )
+            )
+            return
+        number = exchange.sends
+        if number is None:
+            return
+        since = before[1] if before is not None and before[0] == number else now
+        if now - since >= self._pace.write_timeout:
+            exchange.stop(
+                ReaderTooSlow(
+                    f"the client read nothing for {self._pace.write_timeout:g} s "
+                    "(VLLM_ADMISSION_WRITE_TIMEOUT)"
+                )
+            )
+        else:
+            self._stuck[exchange] = number, since

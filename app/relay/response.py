@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ import httpx
 from starlette.types import Send
 
 from app.errors import AdmissionError
-from app.relay.faults import BackendFault, anthropic_json, fault_of
+from app.relay.faults import BackendFault, Draining, Unavailable, anthropic_json, fault_of
 from app.relay.headers import RawHeaders, forwarded_response_headers
 from app.telemetry.exchange import Exchange, Party
 
@@ -33,8 +34,9 @@ class Observer(Protocol):
 class Responder:
     """Writes one response.
 
-    `extra` fields are added unless the backend's response has them. `complete` says whether
-    everything was handed to the server.
+    `extra` fields are added unless the backend's response has them. `started` says whether the
+    header, and `complete` whether everything was handed to the server. While `sending` the
+    client has not taken enough of what it was sent; `sends` counts.
     """
 
     def __init__(self, send: Send, path: str, record: Exchange) -> None:
@@ -42,8 +44,12 @@ class Responder:
         self._send = send
         self._record = record
         self._anthropic = path.startswith(ANTHROPIC_ROUTES)
+        self._events: _Events | None = None
         self.extra: RawHeaders = []
+        self.started = False
         self.complete = False
+        self.sending = False
+        self.sends = 0
 
     async def start(self, response: httpx.Response) -> None:
         """Send the header of the backend's response."""
@@ -68,19 +74,20 @@ class Responder:
         """
         length = response.headers.get("content-length", "")
         missing = int(length) if length.isdigit() else -1
-        events = _Events() if missing < 0 and _is_plain_event_stream(response) else None
+        if missing < 0 and _is_plain_event_stream(response):
+            self._events = _Events()
+        events = self._events
         try:
             async for data in parts if parts is not None else response.aiter_raw():
-                if events is not None:
-                    events.passed(data)
                 if observer is not None:
                     observer.passed(data)
                 missing -= len(data)
                 await self._body(data, last=missing == 0)
+                if events is not None:
+                    events.passed(data)
         except httpx.TransportError as error:
             fault = fault_of(error)
-            if events is not None:
-                await self._body(events.closing(self._error(fault.vllm_json())), last=True)
+            await self.break_off(fault)
             return fault
         closing = await observer.ending() if observer is not None else b""
         if not self.complete:
@@ -88,12 +95,17 @@ class Responder:
             await self._body(last, last=True)
         return None
 
+    async def break_off(self, error: AdmissionError) -> None:
+        """End a body that is begun: an event stream with an error event, others not at all."""
+        if self._events is not None and not self.complete:
+            await self._body(self._events.closing(self._error(error.vllm_json())), last=True)
+
     async def fail(self, error: AdmissionError) -> None:
         """Answer with an error of ours."""
-        if error.status in _LEAVES_BODY_UNREAD:
+        if error.status in _LEAVES_BODY_UNREAD or isinstance(error, Draining):
             self.extra.append((b"connection", b"close"))
         if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            self.extra.append((b"retry-after", RETRY_AFTER_SECONDS))
+            self.extra.append((b"retry-after", retry_after(error)))
         await self.json(error.status, error.vllm_json())
 
     async def json(self, status: int, error: dict[str, Any]) -> None:
@@ -112,14 +124,26 @@ class Responder:
 
     async def _start(self, status: int, headers: RawHeaders) -> None:
         self._record.waits_for = Party.CLIENT
+        self.started = self.sending = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self.sending = False
         self._record.waits_for = Party.BACKEND
 
     async def _body(self, data: bytes, *, last: bool) -> None:
         self._record.waits_for = Party.CLIENT
+        self.sends += 1
+        self.sending = True
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self.sending = False
         self._record.waits_for = Party.BACKEND
         self.complete = last
+
+
+def retry_after(error: AdmissionError) -> bytes:
+    """Give the value of Retry-After for an error that passes, in whole seconds."""
+    if isinstance(error, Unavailable):
+        return str(max(1, math.ceil(error.retry_after))).encode()
+    return RETRY_AFTER_SECONDS
 
 
 def _is_plain_event_stream(response: httpx.Response) -> bool:

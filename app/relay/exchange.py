@@ -1,0 +1,271 @@
+"""One exchange: read what must be read, ask the backend, pass the answer on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from app.errors import AdmissionError, NotReady
+from app.relay.client import Client
+from app.relay.faults import ClientLeft, ReaderTooSlow, fault_of
+from app.relay.fleet import Upstream
+from app.relay.headers import (
+    REPLAY_FIELD,
+    SEED_FIELD,
+    WARNING_FIELD,
+    RawHeaders,
+    forwarded_request_headers,
+    header,
+    request_id_of,
+    safe_request_id,
+    target_of,
+)
+from app.relay.inline.verifier import Inspection
+from app.relay.response import Responder
+from app.request_rules.examination import Examination
+from app.request_rules.request import Route
+from app.request_rules.seeding import add_seed
+from app.telemetry.exchange import Party, exchange_of
+
+if TYPE_CHECKING:
+    from app.relay.relay import Relay
+
+_log = structlog.get_logger("vllm_admission.relay")
+
+ABORT: Final = "vllm_admission.abort"
+"""The ASGI extension that cuts the client's connection without waiting for it to read."""
+# Whoever asks for these asks whether the backend lives, which is no load to be turned away.
+_NEVER_QUEUED: Final = frozenset({"/health", "/ping", "/load", "/version"})
+_LAST_WORDS_SECONDS: Final = 1.0
+
+
+class RelayedExchange:
+    """A request on its way to the backend, and the answer on its way back.
+
+    `stop` ends it from outside. `sends` and `sending` tell how it comes on with its client.
+    """
+
+    def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take on one HTTP request."""
+        raw: RawHeaders = scope["headers"]
+        length = header(raw, b"content-length")
+        declared = int(length) if length is not None and length.isdigit() else None
+        self._relay = relay
+        self._scope = scope
+        self._has_body = bool(declared) or header(raw, b"transfer-encoding") is not None
+        self._client = Client(receive, relay.limits, declared)
+        self.record = exchange_of(scope)
+        self._responder = Responder(send, scope["path"], self.record)
+        self._examined = relay.examiner.route_of(scope["method"], scope["path"])
+        self._route = self._examined or "other"
+        self._phase = "request-body"
+        self._presence = asyncio.timeout(None)
+        self._reason: AdmissionError | ClientLeft | None = None
+        extensions = scope.get("extensions") or {}
+        self._abort: Callable[[], None] | None = extensions.get(ABORT)
+        self.began = time.monotonic()
+        self.record.route = self._route
+
+    @property
+    def sends(self) -> int | None:
+        """Number of the send that waits for the client to read; None if none does."""
+        return self._responder.sends if self._responder.sending else None
+
+    def stop(self, reason: AdmissionError | ClientLeft) -> None:
+        """End it, for `reason`; the client is told as far as it can be."""
+        if self._reason is None and not self._responder.complete:
+            self._reason = reason
+            self._presence.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self) -> None:
+        """Do it all, and count how it ended."""
+        metrics = self._relay.metrics
+        outcome = "aborted"
+        with metrics.in_flight.track_inprogress():
+            try:
+                outcome = await self._stoppable(self._exchange())
+            except ClientLeft:
+                outcome = "client-left"
+                metrics.left(self._phase)
+            except AdmissionError as error:
+                outcome = error.slug
+                await self._end_with(error)
+            finally:
+                self.record.outcome = outcome
+                metrics.ended(self._route, outcome)
+
+    async def _stoppable(self, work: Coroutine[Any, Any, str]) -> str:
+        """Await `work` until somebody stops it."""
+        try:
+            async with self._presence:
+                with self._relay.tracked(self):
+                    return await work
+        except TimeoutError:
+            if self._presence.expired() and self._reason is not None:
+                raise self._reason from None
+            raise
+
+    async def _end_with(self, error: AdmissionError) -> None:
+        """Tell the client, in whatever way is left."""
+        if not self._responder.started:
+            await self._responder.fail(error)
+            return
+        if not isinstance(error, ReaderTooSlow):
+            try:
+                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                    await self._responder.break_off(error)
+            except TimeoutError:
+                pass
+        if not self._responder.complete and self._abort is not None:
+            self._abort()
+
+    def tell_times(self) -> None:
+        """Record the times of an answered request."""
+        waited = self.record.first_byte
+        if waited is not None:
+            self._relay.metrics.answered(self._route, own=self.record.own, waited=waited)
+
+    async def _exchange(self) -> str:
+        """Do it all; gives the outcome for the metrics."""
+        backend = self._relay.backend
+        if backend is None:
+            raise NotReady(
+                "no backend to relay to: set VLLM_ADMISSION_BACKEND_URL to the base URL of a "
+                "vLLM server. The configuration and replay gates work without one."
+            )
+        self._relay.refuse_while_draining()
+        self._client.refuse_declared_length()
+        if self._scope["path"] in _NEVER_QUEUED:
+            return await self._examined_exchange(backend)
+        async with self._relay.place():
+            return await self._examined_exchange(backend)
+
+    async def _examined_exchange(self, backend: Upstream) -> str:
+        body: bytes | AsyncIterator[bytes] | None = None
+        examination = Examination()
+        if self._has_body and self._examined is None:
+            body = self._client.parts()
+        elif self._has_body:
+            body = await self._client.read()
+        if self._examined is not None and isinstance(body, bytes):
+            examination = self._relay.examiner.examine(self._examined, body)
+            self._relay.metrics.found(examination.findings)
+            self._relay.metrics.crashed(examination.crashed)
+        self._responder.extra += [(WARNING_FIELD, _octets(w)) for w in examination.warnings]
+        request_id, identity = self._identify(examination.request_id)
+        if examination.refusal is not None:
+            await self._responder.json(examination.status, examination.refusal)
+            return "refused"
+        headers = [*forwarded_request_headers(self._scope["headers"]), *identity]
+        if examination.lacks_seed and isinstance(body, bytes):
+            body, headers = self._seed(body, headers, request_id)
+        inspection = self._inspect(request_id, body if isinstance(body, bytes) else b"")
+        try:
+            asking = self._ask(backend, headers, body, inspection)
+            return await self._while_present(asking)
+        finally:
+            if inspection is not None:
+                inspection.close()
+
+    def _seed(self, body: bytes, headers: RawHeaders, request_id: str) -> tuple[bytes, RawHeaders]:
+        """Put the seed of the request id into the body, and tell the client."""
+        seeded = add_seed(Route(self._route), body, request_id)
+        self._relay.metrics.seeded(self._route, injected=seeded is not None)
+        if seeded is None:
+            return body, headers
+        self._responder.extra.append((SEED_FIELD, str(seeded.seed).encode()))
+        kept = [field for field in headers if field[0] != b"content-length"]
+        return seeded.body, [*kept, (b"content-length", str(len(seeded.body)).encode())]
+
+    def _inspect(self, request_id: str, body: bytes) -> Inspection | None:
+        if self._relay.verifier is None:
+            return None
+        asked = header(self._scope["headers"], REPLAY_FIELD)
+        return self._relay.verifier.inspect(
+            self._examined, None if asked is None else asked.decode("latin-1"), request_id, body
+        )
+
+    def _identify(self, in_body: str | None) -> tuple[str, RawHeaders]:
+        """Settle the request id as vLLM does: the field, else the body's, else a new one.
+
+        Gives it, and the field for the backend. An id in the body that is unfit for a field
+        still reaches vLLM in the body, so no field is sent then, which would override it.
+        """
+        given = safe_request_id(header(self._scope["headers"], b"x-request-id"))
+        usable = given or safe_request_id(in_body)
+        request_id = usable or request_id_of(self.record.request_id)
+        self.record.request_id = request_id
+        field = (b"x-request-id", request_id.encode())
+        self._responder.extra.append(field)
+        return request_id, [field] if usable or in_body is None else []
+
+    async def _while_present(self, asking: Coroutine[Any, Any, str]) -> str:
+        """Await `asking`; stop when the client leaves."""
+        watcher = asyncio.create_task(self._watch())
+        try:
+            return await asking
+        finally:
+            watcher.cancel()
+
+    async def _watch(self) -> None:
+        await self._client.watch()
+        self.stop(ClientLeft())
+
+    async def _ask(
+        self,
+        backend: Upstream,
+        headers: RawHeaders,
+        body: bytes | AsyncIterator[bytes] | None,
+        inspection: Inspection | None,
+    ) -> str:
+        self._phase = "waiting"
+        self.record.waits_for = Party.BACKEND
+        sent = time.perf_counter()
+        try:
+            response = await backend.send(
+                self._scope["method"], target_of(self._scope), headers, body
+            )
+        except httpx.TransportError as error:
+            raise (self._client.failure or fault_of(error)) from error
+        self.record.first_byte = time.perf_counter() - sent
+        self._phase = "response"
+        try:
+            parts: AsyncIterator[bytes] = response.aiter_raw()
+            if inspection is not None:
+                parts = await self._held(inspection, response, parts)
+            await self._responder.start(response)
+            fault = await self._responder.body_of(response, parts, inspection)
+        finally:
+            await response.aclose()
+        if fault is None:
+            return f"{response.status_code // 100}xx"
+        _log.warning("backend broke off", path=self._scope["path"], reason=str(fault))
+        return "cut"
+
+    async def _held(
+        self, inspection: Inspection, response: httpx.Response, parts: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        """Keep a body back until the verdict that its request asked for is known."""
+        inspection.opened(response)
+        if inspection.holds_body:
+            try:
+                parts = await inspection.hold(parts)
+            except httpx.TransportError as error:
+                raise fault_of(error) from error
+            outcome = await inspection.verdict()
+        elif inspection.asked and inspection.outcome is not None:
+            outcome = inspection.outcome
+        else:
+            return parts
+        self._responder.extra.append((REPLAY_FIELD, _octets(str(outcome))))
+        return parts
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
