@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import httpx
 import structlog
 from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute, Route
@@ -9,14 +12,17 @@ from starlette.types import Receive, Scope, Send
 
 from app.catalogue import CatalogueLibrary
 from app.errors import InvalidEnvelope
+from app.relay.breaker import BreakerLimits
+from app.relay.capacity import CapacityLimits
 from app.relay.client import BodyLimits
-from app.relay.fleet import Upstream
+from app.relay.fleet import Fleet, RetryLimits, Upstream
 from app.relay.inline.facts import ReplayFacts, replay_facts
 from app.relay.inline.verifier import InlineLimits, InlineVerifier
 from app.relay.inline.worker import ProcessWorker
-from app.relay.metrics import InlineMetrics, RelayMetrics
-from app.relay.relay import Relay
-from app.relay.upstream import Backend, base_url
+from app.relay.metrics import FleetMetrics, InlineMetrics, RelayMetrics
+from app.relay.relay import Pace, Relay
+from app.relay.upstream import Backend, base_urls
+from app.relay.websocket import SocketLimits
 from app.replay.evidence import ReplayOptions
 from app.request_rules.checker import RequestChecker
 from app.request_rules.served import Served, served_by, unknown_server
@@ -53,29 +59,52 @@ class RequestGate:
         """
         self._settings = settings
         self._tracing = tracing
-        if settings.backend_url is not None:
-            try:
-                base_url(settings.backend_url)
-            except ValueError as error:
-                raise InvalidEnvelope(f"VLLM_ADMISSION_BACKEND_URL: {error}") from error
+        self._urls = _backend_urls(settings)
         self.served = _served(settings, library, config)
         checker = RequestChecker(
             self.served, on_crash=_report_crash, inject_seeds=settings.inject_seed
         )
-        limits = BodyLimits(settings.max_request_bytes)
+        limits = BodyLimits(
+            settings.max_request_bytes,
+            settings.request_body_grace,
+            settings.request_body_min_rate,
+        )
         self.facts = _facts(settings, self.served, config)
         self.probing = False
         self._inline_metrics = InlineMetrics(registry)
-        self._relay = Relay(None, checker, RelayMetrics(registry), limits)
+        self._fleet_metrics = FleetMetrics(registry)
+        self._relay = Relay(
+            None,
+            checker,
+            RelayMetrics(registry),
+            limits,
+            capacity=CapacityLimits(
+                settings.max_in_flight, settings.max_queue, settings.queue_timeout
+            ),
+            pace=Pace(settings.write_timeout, settings.max_stream_seconds),
+            sockets=SocketLimits(settings.max_websocket_bytes, settings.write_timeout),
+        )
+        self._ending = False
 
     @property
     def backend(self) -> Upstream | None:
         """The client side, while it is open."""
         return self._relay.backend
 
+    @property
+    def checks(self) -> dict[str, str | None]:
+        """What readiness asks: each check by name, with the reason where it fails."""
+        return {"not-draining": "the server is about to end" if self._ending else None}
+
+    async def drain(self) -> None:
+        """Let requests in flight end, after readiness has failed for a while."""
+        self._ending = True
+        await asyncio.sleep(self._settings.drain_delay)
+        await self._relay.drain(self._settings.drain_seconds)
+
     async def start(self) -> None:
         """Open the client side, inside the running event loop."""
-        if self._settings.backend_url is not None:
+        if self._urls:
             self._relay.verifier = InlineVerifier(
                 self.facts,
                 InlineLimits(
@@ -87,14 +116,30 @@ class RequestGate:
                 self._inline_metrics,
                 ProcessWorker(),
             )
-            backend = Backend(
-                self._settings.backend_url,
-                connect_timeout=self._settings.connect_timeout,
-                idle_timeout=self._settings.idle_timeout,
-            )
+            fleet = self._fleet()
             self._relay.backend = (
-                backend if self._tracing is None else TracedUpstream(backend, self._tracing)
+                fleet if self._tracing is None else TracedUpstream(fleet, self._tracing)
             )
+
+    def _fleet(self) -> Fleet:
+        settings = self._settings
+        return Fleet(
+            [
+                Backend(
+                    str(url),
+                    connect_timeout=settings.connect_timeout,
+                    idle_timeout=settings.idle_timeout,
+                )
+                for url in self._urls
+            ],
+            BreakerLimits(
+                settings.breaker_failures,
+                settings.breaker_open_seconds,
+                settings.breaker_successes,
+            ),
+            RetryLimits(settings.connect_retries),
+            self._fleet_metrics,
+        )
 
     async def aclose(self) -> None:
         """Close every connection to the backend, and end inline replays."""
@@ -106,13 +151,22 @@ class RequestGate:
             await verifier.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one HTTP request."""
+        """Handle one HTTP request or WebSocket."""
         await self._relay(scope, receive, send)
 
 
 def relay_routes(gate: RequestGate) -> list[BaseRoute]:
     """Give the routes to register after all of our own, for every method."""
     return [Route(EVERYTHING_ELSE, gate, include_in_schema=False)]
+
+
+def _backend_urls(settings: Settings) -> list[httpx.URL]:
+    if settings.backend_url is None:
+        return []
+    try:
+        return base_urls(settings.backend_url)
+    except ValueError as error:
+        raise InvalidEnvelope(f"VLLM_ADMISSION_BACKEND_URL: {error}") from error
 
 
 def _served(settings: Settings, library: CatalogueLibrary, config: ServeConfig | None) -> Served:
