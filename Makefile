@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 LAB_VERSIONS ?= 0.32.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test lint format types unit bench lab test-lab agreement docs openapi catalogues constraints clean
+.PHONY: help demo run test lint format types unit bench lab test-lab agreement docs openapi manifests catalogues constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
+
+TOOLS := $(VENV)/deploy-tools
+$(TOOLS): $(STAMP) deploy/tools.py
+	$(BIN)/python deploy/tools.py $(TOOLS)
+	touch $(TOOLS)
 
 demo: $(STAMP) ## Run the service in front of the simulated backend, on port 8080
 	$(BIN)/vllm-admission demo
@@ -36,7 +41,7 @@ format: $(STAMP) ## Format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-unit: $(STAMP)
+unit: $(STAMP) $(TOOLS)
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage combine --quiet
@@ -57,6 +62,10 @@ agreement: lab ## Compare our verdicts with real vLLM's, per version
 docs: $(STAMP) openapi ## Write the generated documents: rules, settings, OpenAPI
 	$(BIN)/python -m app.rules.docs docs/rules
 	$(BIN)/python -m app.settings > docs/settings.md
+
+manifests: $(TOOLS) ## Write what deploy/kustomize takes from the chart, and the CEL policy
+	$(BIN)/python -m app.kubernetes.cel_policy > deploy/helm/vllm-admission/files/policy.yaml
+	$(BIN)/python deploy/manifests.py $(TOOLS)/helm
 
 openapi: $(STAMP)
 	$(BIN)/python -m app.api.document openapi/openapi.json

@@ -1,0 +1,1 @@
+"""The configuration gate in a cluster: objects, admission reviews, policies."""

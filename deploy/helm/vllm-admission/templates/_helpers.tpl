@@ -1,0 +1,172 @@
+{{- define "gate.name" -}}
+{{- .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "gate.fullname" -}}
+{{- if contains .Chart.Name .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "gate.selector" -}}
+app.kubernetes.io/name: {{ include "gate.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gate.labels" -}}
+{{ include "gate.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: vllm-admission
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "gate.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- define "gate.secret" -}}
+{{- .Values.certificate.secretName | default (printf "%s-tls" (include "gate.fullname" .)) }}
+{{- end }}
+
+{{- define "gate.container-security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "gate.pod-security" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "gate.webhook" }}
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    matchPolicy: Equivalent
+    timeoutSeconds: {{ .gate.Values.webhook.timeoutSeconds }}
+    failurePolicy: {{ .failurePolicy }}
+    clientConfig:
+      service:
+        name: {{ include "gate.fullname" .gate }}
+        namespace: {{ .gate.Release.Namespace }}
+        path: {{ .path }}
+        port: 443
+    namespaceSelector:
+      matchExpressions:
+        - key: vllm-admission/mode
+          operator: In
+          values: {{ .modes | toJson }}
+        - key: kubernetes.io/metadata.name
+          operator: NotIn
+          values: {{ append .gate.Values.webhook.excludedNamespaces .gate.Release.Namespace | uniq | toJson }}
+    {{- with .gate.Values.webhook.objectSelector }}
+    objectSelector:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    matchConditions:
+      # Mirror pods are made by nodes; nobody can change them.
+      - name: not-from-a-node
+        expression: "!('system:nodes' in request.userInfo.groups)"
+    rules:
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [""]
+        apiVersions: [v1]
+        resources: [pods]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [apps]
+        apiVersions: [v1]
+        resources: [deployments, statefulsets, replicasets, daemonsets]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [batch]
+        apiVersions: [v1]
+        resources: [jobs, cronjobs]
+      {{- if .gate.Values.webhook.customResources }}
+      # Of kinds that are not installed the API server takes no notice.
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [leaderworkerset.x-k8s.io]
+        apiVersions: [v1]
+        resources: [leaderworkersets]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [serving.kserve.io]
+        apiVersions: ["*"]
+        resources: [inferenceservices, servingruntimes, llminferenceservices, llminferenceserviceconfigs]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [ray.io]
+        apiVersions: ["*"]
+        resources: [rayservices, rayclusters, rayjobs]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [nvidia.com]
+        apiVersions: ["*"]
+        resources: [dynamographdeployments, dynamocomponentdeployments]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [kubeai.org]
+        apiVersions: ["*"]
+        resources: [models]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [orchestration.aibrix.ai]
+        apiVersions: ["*"]
+        resources: [stormservices, rayclusterfleets]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [production-stack.vllm.ai]
+        apiVersions: ["*"]
+        resources: [vllmruntimes]
+      {{- end }}
+{{- end }}
+
+{{- define "gate.certificate-job" }}
+backoffLimit: 6
+activeDeadlineSeconds: 300
+ttlSecondsAfterFinished: 3600
+template:
+  metadata:
+    labels:
+      app.kubernetes.io/name: {{ include "gate.name" . }}-certificate
+      app.kubernetes.io/instance: {{ .Release.Name }}
+  spec:
+    serviceAccountName: {{ include "gate.fullname" . }}-certificate
+    automountServiceAccountToken: true
+    enableServiceLinks: false
+    restartPolicy: OnFailure
+    {{- with .Values.imagePullSecrets }}
+    imagePullSecrets:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    securityContext:
+      {{- include "gate.pod-security" . | nindent 6 }}
+    containers:
+      - name: certificate
+        image: {{ include "gate.image" . }}
+        imagePullPolicy: {{ .Values.image.pullPolicy }}
+        args:
+          - certificate
+          - --namespace={{ .Release.Namespace }}
+          - --service={{ include "gate.fullname" . }}
+          - --secret={{ include "gate.secret" . }}
+          - --configuration={{ include "gate.fullname" . }}
+        resources:
+          requests: {cpu: 100m, memory: 128Mi}
+          limits: {cpu: 100m, memory: 128Mi}
+        securityContext:
+          {{- include "gate.container-security" . | nindent 10 }}
+{{- end }}

@@ -1,0 +1,97 @@
+"""The kustomize files, built by kubectl."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from tests.deploy.manifests import Programs, check_schemas, faults, find, pod_specs
+
+OVERLAYS = ("webhook", "webhook-self-signed", "proxy", "sidecar")
+COMPONENTS = ("autoscaling", "policy", "service-monitor")
+
+
+def generator(programs: Programs) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("manifests", programs.deploy / "manifests.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_files_are_the_charts_text(programs: Programs) -> None:
+    files: dict[Path, str] = generator(programs).files(str(programs.tools / "helm"))
+    stale = [path.name for path, text in files.items() if path.read_text() != text]
+    assert not stale, "run `make manifests`"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_builds_valid_and_hardened_manifests(programs: Programs, overlay: str) -> None:
+    manifests = programs.kustomize(programs.deploy / "kustomize" / "overlays" / overlay)
+    check_schemas(manifests)
+    assert [fault for name, pod in pod_specs(manifests) for fault in faults(name, pod)] == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_goes_with_an_overlay(
+    programs: Programs, component: str, tmp_path: Path
+) -> None:
+    kustomize = programs.deploy / "kustomize"
+    (tmp_path / "kustomize").symlink_to(kustomize)
+    own = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["kustomize/base"],
+        "components": [f"kustomize/components/{component}"],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    base = programs.kustomize(kustomize / "base")
+    built = programs.kustomize(tmp_path)
+    check_schemas(built)
+    assert len(built) > len(base)
+
+
+def test_the_webhook_overlay_is_what_the_chart_installs(programs: Programs) -> None:
+    """The kustomize patches say again what the chart's conditions say: hold them together."""
+    built = programs.kustomize(programs.deploy / "kustomize" / "overlays" / "webhook")
+    wanted = programs.template("webhook.mutate.enabled=true")
+    for kind in ("Deployment", "Service", "NetworkPolicy"):
+        (ours,), (theirs,) = find(built, kind), find(wanted, kind)
+        assert _normal(ours["spec"]) == _normal(theirs["spec"]), kind
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _normal(value: object) -> object:
+    """Without order of lists, and without the names that a release gives."""
+    if isinstance(value, dict):
+        labels = ("app.kubernetes.io/managed-by", "app.kubernetes.io/instance")
+        return {k: _normal(v) for k, v in value.items() if k not in labels}
+    if isinstance(value, list):
+        return sorted((_normal(v) for v in value), key=_text)
+    return (
+        value.replace("gate-vllm-admission", "vllm-admission") if isinstance(value, str) else value
+    )
+
+
+def test_the_sidecar_is_up_before_vllm_and_outlives_it(programs: Programs) -> None:
+    manifests = programs.kustomize(programs.deploy / "kustomize" / "overlays" / "sidecar")
+    (deployment,) = find(manifests, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (gate,), (vllm,) = pod["initContainers"], pod["containers"]
+    assert gate["restartPolicy"] == "Always"
+    assert gate["startupProbe"]["httpGet"]["path"] == "/livez"
+    stop = " ".join(vllm["lifecycle"]["preStop"]["exec"]["command"])
+    assert "/drain" in stop
+    waits = int(stop.split("timeout=")[1].split(")")[0])
+    assert waits < pod["terminationGracePeriodSeconds"]
+    # What the gate checks requests against is what vLLM is started with.
+    admitted = next(v for v in gate["env"] if v["name"] == "VLLM_ADMISSION_SERVE_CONFIG")["value"]
+    words = [part for arg in vllm["args"] for part in arg.split("=", 1)]
+    assert admitted.split()[2:] == words
