@@ -238,7 +238,7 @@ def test_a_draft_that_nobody_described_is_presumed_harmless() -> None:
     options = """--speculative-config '{"model": "org/draft", "num_speculative_tokens": 3}'"""
     decision = decide(f"vllm serve m {options}", "0.32.0", DENSE)
     assert decision.version is Runner.V2
-    assert "the draft model's config.json" in decision.presumes
+    assert "the draft model's config.json (`draft_model_config`)" in decision.presumes
 
 
 def test_an_unresolved_variable_is_an_open_question() -> None:
