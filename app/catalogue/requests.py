@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
 
-class RequestFields(msgspec.Struct, frozen=True):
+class RequestFields(msgspec.Struct, frozen=True, dict=True):
     """The fields of a request body (or of `SamplingParams`), and defaults other than null."""
 
     model: str
     fields: tuple[str, ...]
     defaults: dict[str, Any] = {}
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The fields, to look names up in."""
+        return frozenset(self.fields)
 
 
 class RequestFacts(msgspec.Struct, frozen=True):

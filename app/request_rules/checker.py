@@ -1,19 +1,25 @@
-"""Running the request rules over one body, and the 400 that they lead to."""
+"""Running the request rules over one body, and what comes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 from app.request_rules.declarations import RULES
+from app.request_rules.editing import apply
 from app.request_rules.examination import Examination
-from app.request_rules.request import GenerationRequest, Route, read_request
-from app.request_rules.rule import RequestRule
-from app.request_rules.seeding import lacks_seed
+from app.request_rules.policy import Action, Policy
+from app.request_rules.request import INVOCATIONS, GenerationRequest, Route, read_request
+from app.request_rules.rule import Change, RequestRule
+from app.request_rules.seeding import lacks_seed, missing_seed
 from app.request_rules.served import Served
-from app.verdict.finding import Finding, Severity
+from app.verdict.finding import Finding
 
 CrashHook = Callable[[str, Exception], None]
+_Found: TypeAlias = list[tuple[RequestRule, Finding]]
+_EXAMINED: Final = frozenset({*Route, INVOCATIONS})
+_OUTCOME: Final = {Action.WARN: "warning"}
 
 
 class RequestChecker:
@@ -26,67 +32,130 @@ class RequestChecker:
         on_crash: CrashHook | None = None,
         *,
         inject_seeds: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         """Check requests for `served`; `on_crash` is told of rules that crash.
 
-        With `inject_seeds`, examinations say which requests lack a seed.
+        With `inject_seeds`, or where the policy repairs missing seeds, examinations say which
+        requests lack a seed.
         """
-        self._served = served
-        self._inject_seeds = inject_seeds
-        self._rules = [r for r in rules if r.declaration.applies_to(served.version)]
+        self._policy = policy or Policy()
+        self._served = replace(served, limits=self._policy.limits)
+        self._facts = served.catalogue.requests
+        self._actions = {rule.declaration.id: self._policy.action(rule) for rule in rules}
+        seeds = self._actions.get(missing_seed.declaration.id) is Action.REPAIR
+        self._inject_seeds = inject_seeds or seeds
+        self._rules = [
+            rule
+            for rule in rules
+            if rule.declaration.applies_to(served.version)
+            and self._actions[rule.declaration.id] is not Action.OFF
+            and not (rule is missing_seed and self._inject_seeds)
+        ]
         self._on_crash = on_crash
 
     def route_of(self, method: str, path: str) -> str | None:
         """Give the route if its requests are examined."""
-        return path if method == "POST" and path in _EXAMINED else None
+        if method != "POST":
+            return None
+        if path in _EXAMINED:
+            return path
+        root = self._served.root_path
+        inner = path.removeprefix(root) if root else path
+        return inner if inner in _EXAMINED else None
 
     def examine(self, route: str, body: bytes) -> Examination:
         """Judge one body. What is no request of that route passes; vLLM answers it itself."""
-        request = read_request(Route(route), body)
-        if request is None:
+        request = read_request(route, body, self._facts)
+        if request is None or (request.by_invocation and self._served.generates is False):
             return Examination()
-        findings, crashed = self.findings(request)
-        errors = [f for f in findings if f.severity is Severity.ERROR]
+        found, crashed = self._run(request)
+        changes = self._changes(request, found)
+        repaired: bytes | None = None
+        repairs: list[str] = []
+        if changes:
+            edited = apply(request.route, body, [change for _, change in changes])
+            again = None if edited is None else read_request(route, edited, self._facts)
+            if edited is not None and again is not None:
+                # What a repair leaves wrong, or makes wrong, is said of the repaired request.
+                repaired = edited
+                repairs = [f"{rule.declaration.id}; {change}" for rule, change in changes]
+                found, more = self._run(again)
+                request, crashed = again, sorted({*crashed, *more})
+        mended = [] if repaired is None else [rule for rule, _ in changes]
+        return self._outcome(request, found, crashed, repaired, repairs, mended)
+
+    def _outcome(
+        self,
+        request: GenerationRequest,
+        found: _Found,
+        crashed: Sequence[str],
+        repaired: bytes | None,
+        repairs: Sequence[str],
+        mended: Sequence[RequestRule],
+    ) -> Examination:
+        errors = [pair for pair in found if self._action(pair[0]) is not Action.WARN]
+        warned = [finding for rule, finding in found if self._action(rule) is Action.WARN]
         return Examination(
             refusal=refusal(errors) if errors else None,
-            warnings=[f"{f.rule}; {f.message}" for f in findings if f.severity is Severity.WARNING],
-            findings=[(f.rule, f.severity.value) for f in findings],
-            crashed=crashed,
+            status=errors[0][0].status if errors else 400,
+            warnings=[f"{f.rule}; {f.message}" for f in warned],
+            findings=[
+                *((f.rule, _OUTCOME.get(self._action(rule), "error")) for rule, f in found),
+                *((rule.declaration.id, "repaired") for rule in mended),
+            ],
+            crashed=list(crashed),
             request_id=request.request_id,
             lacks_seed=self._inject_seeds and lacks_seed(request, self._served),
+            body=None if errors else repaired,
+            repairs=[] if errors else repairs,
         )
+
+    def _changes(self, request: GenerationRequest, found: _Found) -> list[tuple[RequestRule, Change]]:
+        changes: dict[str, tuple[RequestRule, Change]] = {}
+        for rule, _ in found:
+            if self._action(rule) is Action.REPAIR and rule.repair is not None:
+                change = rule.repair(request, self._served)
+                if change is not None:
+                    changes[rule.declaration.id] = (rule, change)
+        return list(changes.values())
+
+    def _action(self, rule: RequestRule) -> Action:
+        return self._actions[rule.declaration.id]
 
     def findings(self, request: GenerationRequest) -> tuple[list[Finding], list[str]]:
         """Give the findings, and the ids of rules that crashed."""
-        findings: list[Finding] = []
+        found, crashed = self._run(request)
+        return [finding for _, finding in found], crashed
+
+    def _run(self, request: GenerationRequest) -> tuple[_Found, list[str]]:
+        found: _Found = []
         crashed: list[str] = []
         for rule in self._rules:
             try:
-                findings.extend(rule.check(request, self._served))
+                found.extend((rule, finding) for finding in rule.check(request, self._served))
             except Exception as error:
                 crashed.append(rule.declaration.id)
                 if self._on_crash is not None:
                     self._on_crash(rule.declaration.id, error)
-        return findings, crashed
+        return found, crashed
 
 
-_EXAMINED = frozenset(Route)
-
-
-def refusal(errors: Sequence[Finding]) -> dict[str, Any]:
+def refusal(errors: Sequence[tuple[RequestRule, Finding]]) -> dict[str, Any]:
     """Say findings as vLLM says errors, the first as the message and all in `errors`.
 
     Source: `entrypoints/serve/exception_handling/error_response.py::create_error_response`.
     """
-    first = _entry(errors[0])
+    rule = errors[0][0]
+    first = _entry(errors[0][1])
     return {
         "error": {
             "message": f"{first['message']} [{first['rule']}]",
-            "type": "BadRequestError",
+            "type": rule.error_type,
             "param": first["param"],
-            "code": 400,
+            "code": rule.status,
             "rule": first["rule"],
-            "errors": [_entry(error) for error in errors],
+            "errors": [_entry(error) for _, error in errors],
         }
     }
 

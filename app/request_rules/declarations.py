@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from app.request_rules import engine, logprobs, masks
+from app.request_rules import (
+    amounts,
+    chat,
+    context,
+    engine,
+    keys,
+    logprobs,
+    masks,
+    model_name,
+    seeding,
+    speculation,
+    token_ids,
+)
 from app.request_rules.rule import RequestRule
 
 RULES: tuple[RequestRule, ...] = (
+    model_name.model,
     logprobs.range_,
+    logprobs.everything,
     logprobs.limit,
+    context.length,
     engine.n_limit,
+    amounts.n_range,
     engine.seed_range,
     engine.seed_children,
     engine.allowed_token_ids,
     engine.logit_bias_size,
     engine.logit_bias_finite,
     engine.stop_token_ids,
+    amounts.bad_words,
+    amounts.prompt_logprobs,
+    token_ids.vocabulary,
+    speculation.parameters,
     masks.temperature,
     masks.top_k,
     masks.route,
     masks.stream,
+    context.cut,
+    token_ids.prompt,
+    keys.unknown,
+    chat.tool_parser,
+    chat.template_switch,
+    seeding.missing_seed,
 )
 DECLARATIONS = tuple(rule.declaration for rule in RULES)

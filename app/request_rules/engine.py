@@ -296,7 +296,7 @@ def _is_unbounded(bias: object) -> bool:
 
 def _has_table_fields(request: GenerationRequest) -> bool:
     """Whether the route has the list fields; the others ignore unknown keys."""
-    return request.route in (Route.GENERATE, Route.COMPLETIONS, Route.CHAT)
+    return request.route in (Route.GENERATE, Route.COMPLETIONS, Route.CHAT, Route.RESPONSES)
 
 
 def _overflow(rule: Any, request: GenerationRequest, name: str, count: int, most: int) -> Finding:

@@ -15,10 +15,12 @@ class Examination:
         refusal: the error object in vLLM's shape; None if the request may pass.
         status: the status that goes with it.
         warnings: values for the warning field of the response.
-        findings: (rule, severity) of every finding, for the metrics.
+        findings: (rule, `error`, `warning` or `repaired`) of every finding, for the metrics.
         crashed: ids of rules that crashed.
         request_id: the id in the body, which vLLM takes where no header field gives another.
         lacks_seed: whether a seed is to be added.
+        body: what to send instead of the body; None if it stays as it is.
+        repairs: what was changed in it, as values for the repair field of the response.
     """
 
     refusal: dict[str, Any] | None = None
@@ -28,3 +30,5 @@ class Examination:
     crashed: Sequence[str] = ()
     request_id: str | None = None
     lacks_seed: bool = False
+    body: bytes | None = None
+    repairs: Sequence[str] = ()

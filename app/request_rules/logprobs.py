@@ -18,7 +18,7 @@ _OUTPUT_LOGPROBS = "message.output_text.logprobs"
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
+class Count:
     """How many logprobs reach the engine, of which kind, and from which field."""
 
     kind: str
@@ -26,7 +26,7 @@ class _Count:
     number: int
 
 
-def _counts(request: GenerationRequest) -> Iterator[_Count]:
+def counts(request: GenerationRequest) -> Iterator[Count]:
     """Give the counts that reach `SamplingParams`, as each route derives them.
 
     Source: `to_sampling_params` in the `protocol.py` of each route.
@@ -37,7 +37,7 @@ def _counts(request: GenerationRequest) -> Iterator[_Count]:
     match request.route:
         case Route.COMPLETIONS:
             field = None if request.has("logprob_token_ids") else "logprobs"
-        case Route.CHAT:
+        case Route.CHAT | Route.CHAT_BATCH:
             wanted = request.switch("logprobs") and not request.has("logprob_token_ids")
             field = "top_logprobs" if wanted else None
         case Route.RESPONSES:
@@ -50,12 +50,16 @@ def _counts(request: GenerationRequest) -> Iterator[_Count]:
             pass
     number = None if field is None else request.integer(field)
     if field is not None and number is not None:
-        yield _Count("sample", field, number)
+        yield Count("sample", field, number)
     if request.route is Route.RESPONSES:
         return
-    number = request.integer("prompt_logprobs")
+    if request.route is Route.COMPLETIONS and request.switch("echo"):
+        field = "prompt_logprobs" if request.has("prompt_logprobs") else "logprobs"
+    else:
+        field = "prompt_logprobs"
+    number = request.integer(field)
     if number is not None:
-        yield _Count("prompt", "prompt_logprobs", number)
+        yield Count("prompt", field, number)
 
 
 @request_rule(
@@ -76,7 +80,7 @@ def _counts(request: GenerationRequest) -> Iterator[_Count]:
 def range_(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse numbers below -1."""
     del served
-    for count in _counts(request):
+    for count in counts(request):
         if count.number < -1:
             engine = f"{count.field} must be non-negative or -1, got {count.number}."
             yield range_.finding(
@@ -123,7 +127,7 @@ def limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     allowed = served.max_logprobs if served.max_logprobs != -1 else served.vocabulary
     if allowed is None:
         return
-    for count in _counts(request):
+    for count in counts(request):
         number = served.vocabulary if count.number == -1 else count.number
         if number is None or number <= allowed:
             continue
@@ -138,3 +142,39 @@ def limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
             engine_message=engine,
             evidence={count.field: count.number, "max_logprobs": served.max_logprobs},
         )
+
+
+@request_rule(
+    Declaration(
+        id="request-logprobs-all",
+        title="/v1/completions of 0.28 does not take logprobs: -1",
+        explanation="The other routes and newer versions take -1 for the whole vocabulary.",
+        remedy="Send the number of logprobs, or use `/inference/v1/generate`.",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        versions="<0.29",
+        source="entrypoints/openai/completion/protocol.py::CompletionRequest.check_logprobs",
+        bad=(
+            RequestExample(
+                '{"prompt": "a", "logprobs": -1}',
+                route=Route.COMPLETIONS,
+                versions="<0.29",
+                serve="vllm serve m --max-logprobs -1",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"logprobs": -1}}',
+                versions="<0.29",
+                serve="vllm serve m --max-logprobs -1",
+            ),
+        ),
+    )
+)
+def everything(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse -1 on that route."""
+    del served
+    if request.route is Route.COMPLETIONS and request.number("logprobs") == -1:
+        engine = "`logprobs` must be a positive value."
+        yield everything.finding(request, "logprobs", engine, engine_message=engine)

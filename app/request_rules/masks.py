@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from app.request_rules.request import GenerationRequest, Route
-from app.request_rules.rule import RequestExample, request_rule
+from app.request_rules.rule import Change, RequestExample, request_rule
 from app.request_rules.served import Default, Served
 from app.rules.declaration import Declaration, Gate
 from app.verdict.finding import Finding, Severity
@@ -106,6 +106,14 @@ def temperature(request: GenerationRequest, served: Served) -> Iterator[Finding]
     )
 
 
+def put_top_k(request: GenerationRequest, served: Served) -> Change | None:
+    """Give the top_k of the settings, at most the logprobs that the server returns."""
+    del request
+    most = served.max_logprobs
+    wanted = served.limits.repair_top_k
+    return Change("top_k", min(wanted, most) if most is not None and most > 0 else wanted)
+
+
 @request_rule(
     Declaration(
         id="sampling-mask-top-k",
@@ -113,7 +121,8 @@ def temperature(request: GenerationRequest, served: Served) -> Iterator[Finding]
         explanation="Without top_k the mask of each token may be the whole vocabulary. "
         f"{_EMPTY_500} `/inference/v1/generate` reads a missing `top_k` as 0; the "
         "OpenAI-compatible routes take it from the generation config.",
-        remedy="Send `top_k`, at most the number of logprobs you ask for.",
+        remedy="Send `top_k`, at most the number of logprobs you ask for; as `repair` the gate "
+        "puts in `VLLM_ADMISSION_REQUEST_REPAIR_TOP_K`.",
         severity=Severity.ERROR,
         area="sampling-mask",
         gate=Gate.REQUEST,
@@ -137,7 +146,8 @@ def temperature(request: GenerationRequest, served: Served) -> Iterator[Finding]
                 serve="vllm serve m --return-sampling-mask --logprobs-mode processed_logprobs",
             ),
         ),
-    )
+    ),
+    repair=put_top_k,
 )
 def top_k(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse top_k -1 and 0, given or by default."""

@@ -8,13 +8,16 @@ Whatever pydantic would refuse reads as absent here: vLLM answers that itself.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
 from pydantic import TypeAdapter, ValidationError
+
+from app.catalogue.requests import RequestFacts
 
 _T = TypeVar("_T")
 _INTEGER = TypeAdapter(int)
@@ -28,58 +31,76 @@ class Route(StrEnum):
     GENERATE = "/inference/v1/generate"
     COMPLETIONS = "/v1/completions"
     CHAT = "/v1/chat/completions"
+    CHAT_BATCH = "/v1/chat/completions/batch"
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
 
 
-class _Parameters(msgspec.Struct, gc=False):
-    """The fields that rules read, as sent; `UNSET` where they were not."""
+# SageMaker's route: vLLM takes the first of these whose fields the body has.
+INVOCATIONS = "/invocations"
+_INVOKED = (("messages", Route.CHAT), ("prompt", Route.COMPLETIONS))
 
-    temperature: Any = UNSET
-    top_k: Any = UNSET
-    n: Any = UNSET
-    seed: Any = UNSET
-    logprobs: Any = UNSET
-    top_logprobs: Any = UNSET
-    prompt_logprobs: Any = UNSET
-    logprob_token_ids: Any = UNSET
-    allowed_token_ids: Any = UNSET
-    logit_bias: Any = UNSET
-    stop_token_ids: Any = UNSET
-    min_tokens: Any = UNSET
-    trace_decode_token_ids: Any = UNSET
-    use_beam_search: Any = UNSET
-    echo: Any = UNSET
-    include: Any = UNSET
-
-
-class _Body(_Parameters):
-    stream: Any = UNSET
-    request_id: Any = UNSET
-
-
-class _GenerateBody(msgspec.Struct, gc=False):
-    sampling_params: _Parameters
-    stream: Any = UNSET
-    request_id: Any = UNSET
-
-
-_GENERATE = msgspec.json.Decoder(_GenerateBody)
-_OPENAI = msgspec.json.Decoder(_Body)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_IDS = msgspec.json.Decoder(list[int])
+_Members: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request; `parameters` are its sampling parameters as sent."""
+    """One request, as sent; a field is decoded when a rule asks for it.
+
+    Fields that this route of this version does not have read as not sent, as vLLM ignores
+    them; `unknown` has them.
+
+    Attributes:
+        route: which route's fields these are.
+        parameters: the members that hold the sampling parameters.
+        body: the members of the body; the same object except on `/inference/v1/generate`.
+        stream: whether it asks for a stream.
+        request_id: the id in the body.
+        unknown: pointers and names of members that the route does not have.
+        by_invocation: whether it came by `/invocations`.
+    """
 
     route: Route
-    parameters: _Parameters
+    parameters: _Members
+    body: _Members
     stream: bool
     request_id: str | None
+    unknown: tuple[tuple[str, str], ...] = ()
+    by_invocation: bool = False
 
     def sent(self, name: str) -> Any:
-        """Give a field as sent; `UNSET` if it was not."""
-        return getattr(self.parameters, name)
+        """Give a sampling parameter as sent; `UNSET` if it was not."""
+        return _member(self.parameters, name)
+
+    def of_body(self, name: str) -> Any:
+        """Give a member of the body as sent; `UNSET` if it was not."""
+        return _member(self.body, name)
+
+    def prompts(self) -> tuple[list[int], ...]:
+        """Give the prompts that are token ids; none where they are text or anything else."""
+        if self.route is Route.GENERATE:
+            return self._ids("token_ids", several=False)
+        return self._ids("prompt", several=True) if self.route is Route.COMPLETIONS else ()
+
+    def _ids(self, name: str, *, several: bool) -> tuple[list[int], ...]:
+        raw = self.body.get(name)
+        if isinstance(raw, msgspec.Raw):
+            raw = self.body[name] = _decode_ids(raw)
+        if not isinstance(raw, list) or not raw:
+            return ()
+        if type(raw[0]) is int:
+            return (raw,) if _all_ids(raw) else ()
+        if several and all(isinstance(one, list) and _all_ids(one) for one in raw):
+            return tuple(raw)
+        return ()
+
+    def text(self) -> str | None:
+        """Give the prompt of `/v1/completions` if it is one text."""
+        value = self.of_body("prompt") if self.route is Route.COMPLETIONS else UNSET
+        return value if isinstance(value, str) else None
 
     def has(self, name: str) -> bool:
         """Whether a field was sent with a value other than null."""
@@ -110,7 +131,8 @@ class GenerationRequest:
 
     def pointer(self, name: str) -> str:
         """Where the field stands in the body, as a JSON pointer."""
-        return f"/sampling_params/{name}" if self.route is Route.GENERATE else f"/{name}"
+        inside = self.route is Route.GENERATE and name not in self.body
+        return f"/sampling_params/{name}" if inside else f"/{name}"
 
 
 def as_number(value: Any) -> float | None:
@@ -120,22 +142,103 @@ def as_number(value: Any) -> float | None:
     return None if value in (UNSET, None) else _lax(_NUMBER, value)
 
 
-def read_request(route: Route, body: bytes) -> GenerationRequest | None:
-    """Decode a body; None if vLLM will not take it for a request of this route at all."""
-    decoder = _GENERATE if route is Route.GENERATE else _OPENAI
-    try:
-        decoded: _GenerateBody | _Body = decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
-        try:
-            decoded = msgspec.convert(json.loads(body), decoder.type)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+def read_request(
+    route: Route | str, body: bytes, facts: RequestFacts | None = None
+) -> GenerationRequest | None:
+    """Decode a body; None if vLLM will not take it for a request of this route at all.
+
+    Args:
+        route: a `Route`, or `INVOCATIONS`.
+        body: JSON text, as sent.
+        facts: which fields the version's routes have; without them all count as known.
+    """
+    members = _object(body)
+    if members is None:
+        return None
+    invoked = route == INVOCATIONS
+    if invoked:
+        found = [target for key, target in _INVOKED if key in members]
+        if not found:
             return None
+        route = found[0]
+    route = Route(route)
+    parameters = members
+    if route is Route.GENERATE:
+        inner = members.get("sampling_params")
+        if isinstance(inner, msgspec.Raw):
+            inner = _object(inner)
+        if not isinstance(inner, dict):
+            return None
+        parameters = members["sampling_params"] = inner
+    unknown = [] if facts is None else list(_without_unknown(route, members, parameters, facts))
+    stream, request_id = _member(members, "stream"), _member(members, "request_id")
     return GenerationRequest(
         route=route,
-        parameters=decoded.sampling_params if isinstance(decoded, _GenerateBody) else decoded,
-        stream=_switch(decoded.stream),
-        request_id=decoded.request_id if isinstance(decoded.request_id, str) else None,
+        parameters=parameters,
+        body=members,
+        stream=stream is True or _switch(stream),
+        request_id=request_id if isinstance(request_id, str) else None,
+        unknown=tuple(unknown),
+        by_invocation=invoked,
     )
+
+
+def _object(text: bytes | msgspec.Raw) -> _Members | None:
+    try:
+        return _OBJECT.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        try:  # Python's decoder, which vLLM uses, takes more: NaN, Infinity, other encodings
+            value = json.loads(bytes(text))
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+
+def _without_unknown(
+    route: Route, members: _Members, parameters: _Members, facts: RequestFacts
+) -> Iterator[tuple[str, str]]:
+    """Take out, and give, what the route has no field for."""
+    known = facts.routes.get(route)
+    if known is not None and not known.names.issuperset(members):
+        for name in [name for name in members if name not in known.names]:
+            del members[name]
+            yield "", name
+    inner = facts.sampling_params
+    if parameters is not members and inner is not None and not inner.names.issuperset(parameters):
+        for name in [name for name in parameters if name not in inner.names]:
+            del parameters[name]
+            yield "/sampling_params", name
+
+
+def _member(members: _Members, name: str) -> Any:
+    value = members.get(name, UNSET)
+    if isinstance(value, msgspec.Raw):
+        value = members[name] = _decode(value)
+    return value
+
+
+def _decode(raw: msgspec.Raw) -> Any:
+    try:
+        return _ANY.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        try:  # such as 1e400, which is infinite to Python
+            return json.loads(bytes(raw))
+        except (ValueError, RecursionError):
+            return UNSET
+
+
+def _decode_ids(raw: msgspec.Raw) -> Any:
+    """Decode ids fast; text and anything else as usual."""
+    if bytes(memoryview(raw)[:1]) == b"[":
+        try:
+            return _IDS.decode(raw)
+        except msgspec.MsgspecError:
+            pass
+    return _decode(raw)
+
+
+def _all_ids(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int}
 
 
 def _switch(value: Any) -> bool:

@@ -28,6 +28,22 @@ Check: TypeAlias = Callable[[GenerationRequest, Served], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One sampling parameter, or member of the body, to set; every other byte stays."""
+
+    name: str
+    value: int
+
+    def __str__(self) -> str:
+        """Say it as the repair field of the response does."""
+        return f"{self.name}={self.value}"
+
+
+Repair: TypeAlias = Callable[[GenerationRequest, Served], Change | None]
+"""Gives what makes a request good; None where nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestExample(Example):
     """A body sent to `route` of a server started with `serve`; `text` is the body.
 
@@ -54,23 +70,47 @@ def _in_full(long: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class RequestRule:
-    """A declared rule of the request gate and its check."""
+    """A declared rule of the request gate, its check, and what may be done about findings.
+
+    Attributes:
+        repair: what makes a request good, if anything can.
+        can_repair: whether `repair` may be chosen as the action.
+        on: whether it speaks unless a setting names it.
+        status, error_type: of the answer where it rejects, as vLLM gives them.
+    """
 
     declaration: Declaration
     check: Check
+    repair: Repair | None = None
+    can_repair: bool = False
+    on: bool = True
+    status: int = 400
+    error_type: str = "BadRequestError"
 
     def finding(
         self, request: GenerationRequest, name: str, message: str, **members: Any
     ) -> Finding:
         """Build a finding about the body's field `name`; `members` are those of `Finding`."""
-        return finding_of(
-            self.declaration,
-            message,
-            location=Location(source="body", pointer=request.pointer(name)),
-            **members,
-        )
+        members.setdefault("location", Location(source="body", pointer=request.pointer(name)))
+        return finding_of(self.declaration, message, **members)
 
 
-def request_rule(declaration: Declaration) -> Callable[[Check], RequestRule]:
-    """Make a check function a `RequestRule`."""
-    return lambda check: RequestRule(declaration, check)
+def request_rule(
+    declaration: Declaration,
+    *,
+    repair: Repair | None = None,
+    can_repair: bool = False,
+    on: bool = True,
+    status: int = 400,
+    error_type: str = "BadRequestError",
+) -> Callable[[Check], RequestRule]:
+    """Make a check function a `RequestRule`; `can_repair` without `repair` is for seeds."""
+    return lambda check: RequestRule(
+        declaration,
+        check,
+        repair=repair,
+        can_repair=can_repair or repair is not None,
+        on=on,
+        status=status,
+        error_type=error_type,
+    )

@@ -8,6 +8,7 @@ proved. The seed here follows from the request id alone.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +17,10 @@ from msgspec import UNSET
 from app.request_rules.json_text import JsonObject, object_at
 from app.request_rules.masks import effective
 from app.request_rules.request import GenerationRequest, Route
+from app.request_rules.rule import RequestExample, request_rule
 from app.request_rules.served import Served
+from app.rules.declaration import Declaration, Gate
+from app.verdict.finding import Finding, Severity
 
 _ROUTES = frozenset({Route.GENERATE, Route.COMPLETIONS, Route.CHAT})
 _DOMAIN = b"vllm-admission seed 1\0"
@@ -92,3 +96,30 @@ def _length(array: bytes) -> int:
         return len(msgspec.json.decode(array, type=list[msgspec.Raw]))
     except msgspec.MsgspecError:
         return 0
+
+
+@request_rule(
+    Declaration(
+        id="request-seed-missing",
+        title="A request that samples should have a seed",
+        explanation="Without a seed vLLM takes one of its own and returns it nowhere, so the draw "
+        "can never be repeated or proved. The rule is off unless a setting names it; as `repair` "
+        "(or with `VLLM_ADMISSION_INJECT_SEED`) the gate adds a seed that follows from the "
+        "request id.",
+        remedy="Send a `seed`, or let the gate add one.",
+        severity=Severity.WARNING,
+        area="request",
+        gate=Gate.REQUEST,
+        source="v1/worker/gpu/sample/states.py::SamplingStates.add_request",
+        bad=(RequestExample('{"token_ids": [1], "sampling_params": {"temperature": 1}}'),),
+        good=(RequestExample('{"token_ids": [1], "sampling_params": {"seed": 1}}'),),
+    ),
+    can_repair=True,
+    on=False,
+)
+def missing_seed(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Tell of requests whose draw nobody can repeat."""
+    if lacks_seed(request, served):
+        yield missing_seed.finding(
+            request, "seed", "the request has no seed, so its draw cannot be repeated"
+        )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from packaging.version import Version
 
 from app.catalogue import Catalogue
 from app.catalogue.semantics import EngineSemantics, semantics_of
+from app.request_rules.limits import Limits
+from app.rules.derived.model_class import is_pooling
+from app.rules.derived.model_length import max_model_len
+from app.rules.derived.model_sizes import is_encoder_decoder, vocab_size
 from app.rules.runner import Runner, decide_runner
 from app.rules.runner_features import Moment
 from app.serve_config.serve_config import Abstain, ServeConfig
@@ -40,7 +44,17 @@ class Served:
         max_logprobs: `--max-logprobs`; -1 means the vocabulary.
         max_num_seqs: `--max-num-seqs` if given; its default depends on the GPU.
         vocabulary: size of the model's vocabulary.
-        temperature, top_k: default values of the OpenAI-compatible routes.
+        temperature, top_k, min_p: default values of the OpenAI-compatible routes.
+        max_model_len: the context length.
+        is_encoder_decoder: whether prompts go to an encoder.
+        generates: whether the server generates, and does not pool.
+        speculates: whether speculative decoding is on.
+        model_names: every name that `model` may have; None also where adapters come at run time.
+        max_n, max_bad_words: `VLLM_MAX_N_SEQUENCES` and `VLLM_MAX_NUM_BAD_WORDS`.
+        max_bad_word_tokens: `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`.
+        has_tool_parser: whether `--tool-call-parser` is given.
+        root_path: `--root-path`, which vLLM takes off before it looks for the route.
+        limits: those of our own.
     """
 
     catalogue: Catalogue
@@ -52,6 +66,18 @@ class Served:
     vocabulary: int | None
     temperature: Default
     top_k: Default
+    min_p: Default = Default(known=False)
+    max_model_len: int | None = None
+    is_encoder_decoder: bool | None = None
+    generates: bool | None = None
+    speculates: bool | None = None
+    model_names: frozenset[str] | None = None
+    max_n: int | None = None
+    max_bad_words: int | None = None
+    max_bad_word_tokens: int | None = None
+    has_tool_parser: bool | None = None
+    root_path: str = ""
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def version(self) -> Version:
@@ -83,10 +109,73 @@ def served_by(config: ServeConfig) -> Served:
         runs_v2=_known(lambda: _runs_v2(config)),
         max_logprobs=_known(lambda: _integer(config["max_logprobs"])),
         max_num_seqs=_known(lambda: _integer(config["max_num_seqs"])),
-        vocabulary=_vocabulary(config.model_config),
+        vocabulary=_known(lambda: vocab_size(config)),
         temperature=_default(config, "temperature", 1.0),
         top_k=_default(config, "top_k", 0),
+        min_p=_default(config, "min_p", 0.0),
+        max_model_len=_known(lambda: max_model_len(config)),
+        is_encoder_decoder=_known(lambda: is_encoder_decoder(config)),
+        generates=_known(lambda: not is_pooling(config)),
+        speculates=_known(lambda: _speculates(config)),
+        model_names=_known(lambda: _model_names(config)),
+        max_n=_known(lambda: _number(config, "VLLM_MAX_N_SEQUENCES")),
+        max_bad_words=_known(lambda: _number(config, "VLLM_MAX_NUM_BAD_WORDS")),
+        max_bad_word_tokens=_known(lambda: _number(config, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS")),
+        has_tool_parser=_known(lambda: config["tool_call_parser"] is not None),
+        root_path=_known(lambda: str(config["root_path"] or "")) or "",
     )
+
+
+def _speculates(config: ServeConfig) -> bool:
+    shorthands = ("spec_method", "spec_model", "spec_tokens")
+    return any(config[name] is not None for name in ("speculative_config", *shorthands))
+
+
+def _model_names(config: ServeConfig) -> frozenset[str] | None:
+    """Give the served names and those of static adapters; None where others may come.
+
+    Source: `entrypoints/serve/engine/serving.py::BaseServing._check_model`.
+    """
+    if any(
+        _switched_on(config, name)
+        for name in ("VLLM_SKIP_MODEL_NAME_VALIDATION", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+    ):
+        return None
+    names = config["served_model_name"] or [config["model"]]
+    names = [names] if isinstance(names, str) else list(names)
+    adapters = [*(config["lora_modules"] or ()), *(config["default_mm_loras"] or ())]
+    if adapters:
+        return None if config["default_mm_loras"] else _with_adapters(names, adapters)
+    return frozenset(names) if all(isinstance(name, str) for name in names) else None
+
+
+def _with_adapters(names: list[Any], adapters: list[Any]) -> frozenset[str] | None:
+    """Add the names of `--lora-modules`: `name=path`, or an object with `name`."""
+    for adapter in adapters:
+        if isinstance(adapter, Mapping):
+            names.append(adapter.get("name"))
+        elif isinstance(adapter, str) and adapter.lstrip().startswith("{"):
+            return None
+        else:
+            names.append(str(adapter).partition("=")[0])
+    return frozenset(names) if all(isinstance(name, str) and name for name in names) else None
+
+
+def _switched_on(config: ServeConfig, name: str) -> bool:
+    variable = config.variable(name)
+    return variable is not None and variable.value.strip().lower() in ("1", "true")
+
+
+def _number(config: ServeConfig, name: str) -> int | None:
+    """Give a variable's integer, its default if it is not set; None if the version has none."""
+    fact = config.catalogue.env_vars.get(name)
+    if fact is None:
+        return None
+    variable = config.variable(name)
+    try:
+        return int(fact.default if variable is None else variable.value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _runs_v2(config: ServeConfig) -> bool | None:
@@ -112,14 +201,6 @@ def _default(config: ServeConfig, name: str, neutral: float) -> Default:
     except Abstain:
         pass
     return Default(known=False)
-
-
-def _vocabulary(model_config: Mapping[str, Any] | None) -> int | None:
-    if model_config is None:
-        return None
-    text = model_config.get("text_config")
-    source = text if isinstance(text, Mapping) else model_config
-    return _integer(source.get("vocab_size"))
 
 
 def _integer(value: Any) -> int | None:

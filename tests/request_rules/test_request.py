@@ -51,13 +51,18 @@ def test_numbers_are_read_as_pydantic_reads_them(value: object) -> None:
         b'{"sampling_params": {}',
         b"\xff\xfe{",
         b"[" * 100_000,
-        b'{"seed": ' + b"9" * 10_000 + b"}",
         b"--boundary",
     ],
 )
 @pytest.mark.parametrize("route", Route)
 def test_what_is_no_request_is_left_to_vllm(route: Route, body: bytes) -> None:
     assert read_request(route, body) is None
+
+
+def test_a_number_that_python_does_not_read_is_left_to_vllm() -> None:
+    request = read_request(Route.COMPLETIONS, b'{"seed": ' + b"9" * 10_000 + b', "n": 3}')
+    assert request is not None
+    assert (request.integer("seed"), request.integer("n")) == (None, 3)
 
 
 def test_generate_needs_sampling_params() -> None:

@@ -12,6 +12,7 @@ from app.catalogue import CatalogueLibrary
 from app.proposal.shell import parse_command
 from app.request_rules.checker import RequestChecker
 from app.request_rules.declarations import DECLARATIONS, RULES
+from app.request_rules.policy import Action, Policy
 from app.request_rules.request import Route, read_request
 from app.request_rules.rule import RequestExample
 from app.request_rules.served import Served, served_by, unknown_server
@@ -34,11 +35,12 @@ def _served(command: str, version: str = "0.32.0", model: dict[str, Any] | None 
     return served_by(config)
 
 
-def _rules(served: Served, route: str, body: object) -> list[str]:
+def _rules(served: Served, route: str, body: object, *, off: bool = False) -> list[str]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = read_request(Route(route), raw)
+    request = read_request(Route(route), raw, served.catalogue.requests)
     assert request is not None
-    findings, crashed = RequestChecker(served).findings(request)
+    on = Policy({rule.declaration.id: Action.WARN for rule in RULES if not rule.on} if off else {})
+    findings, crashed = RequestChecker(served, policy=on).findings(request)
     assert crashed == []
     return [finding.rule for finding in findings]
 
@@ -60,14 +62,14 @@ def _examples(kind: str) -> list[Any]:
 
 @pytest.mark.parametrize(("declaration", "example", "version"), _examples("bad"))
 def test_bad_examples_are_found(declaration: Any, example: RequestExample, version: str) -> None:
-    served = _served(example.serve, version)
-    assert declaration.id in _rules(served, example.route, example.body)
+    served = _served(example.serve, version, example.model_config)
+    assert declaration.id in _rules(served, example.route, example.body, off=True)
 
 
 @pytest.mark.parametrize(("declaration", "example", "version"), _examples("good"))
 def test_good_examples_are_not(declaration: Any, example: RequestExample, version: str) -> None:
-    served = _served(example.serve, version)
-    assert declaration.id not in _rules(served, example.route, example.body)
+    served = _served(example.serve, version, example.model_config)
+    assert declaration.id not in _rules(served, example.route, example.body, off=True)
 
 
 @pytest.mark.parametrize("declaration", DECLARATIONS, ids=lambda d: d.id)
@@ -344,4 +346,13 @@ def test_only_generate_limits_n_to_max_num_seqs() -> None:
 def test_errors_are_errors_and_warnings_warnings() -> None:
     severities = {d.id: d.severity for d in DECLARATIONS}
     warnings = {name for name, severity in severities.items() if severity is Severity.WARNING}
-    assert warnings == {"sampling-mask-route", "sampling-mask-stream"}
+    assert warnings == {
+        "sampling-mask-route",
+        "sampling-mask-stream",
+        "request-max-tokens-cut",
+        "request-prompt-vocabulary",
+        "request-seed-missing",
+        "request-template-switch",
+        "request-tool-parser",
+        "request-unknown-key",
+    }

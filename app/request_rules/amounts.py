@@ -1,0 +1,158 @@
+"""Rules about amounts: sequences, bad words, and what prompt logprobs cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.request_rules.logprobs import counts
+from app.request_rules.request import GenerationRequest, Route
+from app.request_rules.rule import RequestExample, request_rule
+from app.request_rules.served import Served
+from app.rules.declaration import Declaration, Gate
+from app.verdict.finding import Finding, Severity
+
+_V2 = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m"
+# Fewer tokens than any text of that many characters has, so that the bound is no guess.
+_CHARACTERS_PER_TOKEN = 8
+
+
+@request_rule(
+    Declaration(
+        id="request-n-range",
+        title="n is at most VLLM_MAX_N_SEQUENCES",
+        explanation="vLLM refuses more sequences than that variable allows, 16384 unless set.",
+        remedy="Send several requests with the seeds seed, seed + n, ….",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        source="sampling_params.py::_verify_num_sequences",
+        bad=(
+            RequestExample(
+                '{"prompt": "a", "n": 5}',
+                route=Route.COMPLETIONS,
+                serve="VLLM_MAX_N_SEQUENCES=4 vllm serve m",
+            ),
+        ),
+        good=(RequestExample('{"prompt": "a", "n": 16384}', route=Route.COMPLETIONS),),
+    )
+)
+def n_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse a larger n on every route that has it."""
+    n, allowed = request.integer("n"), served.max_n
+    if n is not None and allowed is not None and n > allowed:
+        engine = f"n must be at most {allowed}, got {n}."
+        yield n_range.finding(
+            request, "n", engine, engine_message=engine, evidence={"n": n, "limit": allowed}
+        )
+
+
+@request_rule(
+    Declaration(
+        id="request-bad-words",
+        title="Not more bad words than the engine's tables hold",
+        explanation="Each of `bad_words` becomes at least one sequence of tokens; vLLM refuses "
+        "more than `VLLM_MAX_NUM_BAD_WORDS` (128). More than `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS` "
+        "(1024) tokens in all raise in the worker of Model Runner V2, which ends the engine. "
+        "The gate has no tokenizer, so `VLLM_ADMISSION_REQUEST_MAX_BAD_WORD_BYTES` bounds the "
+        "text.",
+        remedy="Send fewer or shorter bad words.",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        source="v1/worker/gpu/sample/bad_words.py::BadWordsState.add_request",
+        bad=(
+            RequestExample(
+                '{"prompt": "a", "bad_words": ["aa", "ab", "ac"]}',
+                route=Route.COMPLETIONS,
+                serve="VLLM_MAX_NUM_BAD_WORDS=2 vllm serve m",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"prompt": "a", "bad_words": ["aa", "ab", "ab"]}',
+                note="the same word counts once",
+                route=Route.COMPLETIONS,
+                serve="VLLM_MAX_NUM_BAD_WORDS=2 vllm serve m",
+            ),
+        ),
+    )
+)
+def bad_words(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse too many words, and on Model Runner V2 too much text."""
+    words = request.sent("bad_words")
+    if not isinstance(words, list) or not words or request.switch("use_beam_search"):
+        return
+    if not all(isinstance(word, str) and word for word in words):
+        return
+    distinct = set(words)
+    if served.max_bad_words is not None and len(distinct) > served.max_bad_words:
+        yield bad_words.finding(
+            request,
+            "bad_words",
+            f"at most {served.max_bad_words} bad_words on this server, got {len(distinct)}",
+            evidence={"entries": len(distinct), "limit": served.max_bad_words},
+        )
+        return
+    size, limit = sum(len(word.encode(errors="replace")) for word in distinct), served.limits
+    if served.runs_v2 and served.max_bad_word_tokens is not None and size > limit.bad_word_bytes:
+        yield bad_words.finding(
+            request,
+            "bad_words",
+            f"bad_words have {size} bytes, and this gate lets {limit.bad_word_bytes} through: more "
+            f"than {served.max_bad_word_tokens} tokens would end the engine",
+            evidence={"bytes": size, "limit": limit.bad_word_bytes},
+        )
+
+
+@request_rule(
+    Declaration(
+        id="request-prompt-logprobs-cost",
+        title="Prompt logprobs of a long prompt cost more than the server can bear",
+        explanation="vLLM keeps an entry for each prompt token and each logprob asked for, on the "
+        "host; `-1` over a long prompt takes tens of gigabytes and the server with it. "
+        "`VLLM_ADMISSION_REQUEST_MAX_PROMPT_LOGPROBS` bounds tokens times logprobs. Token ids are "
+        "counted; a text counts as one token for eight characters.",
+        remedy="Ask for fewer prompt logprobs, score certain ids, or send the prompt in parts.",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        source="v1/engine/logprobs.py::LogprobsProcessor._update_prompt_logprobs",
+        bad=(
+            RequestExample(
+                '{"prompt": "<2000 ids>", "prompt_logprobs": -1}',
+                route=Route.COMPLETIONS,
+                serve="vllm serve m --max-logprobs -1",
+                model_config={"vocab_size": 152064},
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"prompt": "<2000 ids>", "prompt_logprobs": 1}',
+                route=Route.COMPLETIONS,
+                serve="vllm serve m --max-logprobs -1",
+                model_config={"vocab_size": 152064},
+            ),
+        ),
+    )
+)
+def prompt_logprobs(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse more entries than the limit of the settings."""
+    for count in counts(request):
+        if count.kind != "prompt" or count.number == 0:
+            continue
+        width = served.vocabulary if count.number == -1 else count.number
+        if width is None or width < 0:
+            continue
+        text = request.text()
+        tokens = sum(map(len, request.prompts()))
+        if text is not None:
+            tokens = len(text) // _CHARACTERS_PER_TOKEN
+        most = served.limits.prompt_logprobs
+        if tokens * width > most:
+            yield prompt_logprobs.finding(
+                request,
+                count.field,
+                f"{width} logprobs for each of {tokens} prompt tokens are more than the {most} "
+                "that this gate lets through",
+                evidence={"tokens": tokens, "logprobs": width, "limit": most},
+            )
