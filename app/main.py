@@ -20,6 +20,7 @@ from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate, relay_routes
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
+from app.relay.dispatch import RelayFirst, own_segments
 from app.settings import Settings
 from app.telemetry.registry import MetricsRegistry, shared_directory
 from app.telemetry.tracing import make_tracing
@@ -77,7 +78,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for module in (validate, replay, replay_batch, probe, meta, operations):
         app.include_router(module.router)
         app.router.routes.extend(other_methods(module.router.routes))
+    own = own_segments(app.router.routes)
     app.router.routes.extend(relay_routes(gate))
+    app.add_middleware(RelayFirst, relay=gate, own=own)
     app.add_middleware(RequestContext, access_log=settings.access_log, tracing=tracing)
     return app
 

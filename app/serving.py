@@ -12,10 +12,13 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
+from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
 from app.errors import UnusableInput
 from app.main import create_app
 from app.proposal.shell import parse_command
+from app.relay.draining import DrainingServer
+from app.relay.http_protocol import HeaderLimits, guarded_http
 from app.serve_config.resolve import resolve
 from app.settings import Settings
 from app.simulator.server import create_simulator
@@ -134,24 +137,32 @@ def _announce(name: str, listener: socket.socket) -> None:
     structlog.get_logger("vllm_admission").info("listening", server=name, url=address(listener))
 
 
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """Make the server of an app; one that has gates bounds its clients, and drains them."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,  # the relay passes the backend's on, the others add theirs
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    gates: Gates | None = getattr(getattr(app, "state", None), "gates", None)
+    if gates is None:
+        return uvicorn.Server(config)
+    settings = gates.settings
+    config.http = guarded_http(HeaderLimits(settings.max_header_bytes, settings.header_timeout))
+    config.ws_max_size = settings.max_websocket_bytes
+    longest = settings.drain_delay + settings.drain_seconds
+    return DrainingServer(config, gates.request_gate.drain, longest)
+
+
 async def serve_apps(*servers: tuple[ASGIApp, socket.socket], lifeline: int | None = None) -> None:
     """Run several uvicorn servers in one loop; a signal ends all of them.
 
     So does the end of the file that `lifeline`, if given, is the descriptor of.
     """
-    running = [
-        uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                date_header=False,  # the relay passes the backend's on, the others add theirs
-                timeout_graceful_shutdown=_DRAIN_SECONDS,
-            )
-        )
-        for app, _ in servers
-    ]
+    running = [server_of(app) for app, _ in servers]
     sockets = [listener for _, listener in servers]
 
     async def run(server: uvicorn.Server, listener: socket.socket) -> None:

@@ -70,6 +70,7 @@ def _checks(gates: Gates) -> dict[str, str | None]:
     return {
         "catalogue": None if gates.library.versions else "there is no catalogue",
         "serve-config": gates.admitted.reason,
+        **gates.request_gate.checks,
     }
 
 

@@ -1,0 +1,158 @@
+"""The listening side's HTTP/1.1, with bounds that uvicorn's own has not.
+
+httptools collects a header of any length for any time. A client that reads nothing keeps a
+connection open for as long as TCP allows, since closing it first waits for what is unsent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from app.errors import AdmissionError
+from app.relay.exchange import ABORT
+from app.relay.faults import BodyTooSlow, HeaderTooLarge
+
+# What a field takes on the wire beside its name and value: colon, space, CR, LF.
+_FIELD_OVERHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLimits:
+    """What a request's header may cost.
+
+    Attributes:
+        max_bytes: of the request line and all fields.
+        timeout: seconds in which it arrives.
+    """
+
+    max_bytes: int = 64 * 1024
+    timeout: float = 30.0
+
+
+class GuardedHttp(HttpToolsProtocol):
+    """One connection of a client. Exchanges find in their scope how to cut it (`ABORT`)."""
+
+    limits = HeaderLimits()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """As uvicorn calls it."""
+        super().__init__(*args, **options)
+        self._in_head = False
+        self._head_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        """Begin; a client that then says nothing is not waited for."""
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived."""
+        super().data_received(data)
+        if not self._in_head or self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > self.limits.max_bytes:
+            self._refuse(self._too_large())
+        elif self._timer is None:
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        extensions: dict[str, Any] = {ABORT: self.transport.abort}
+        self.scope["extensions"] = extensions
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        """Take the header, unless it is too long after all.
+
+        Raises:
+            HeaderTooLarge: it is; the parser passes that on as an error of its own.
+        """
+        self._in_head = False
+        self._disarm()
+        size = len(self.url) + sum(
+            len(name) + len(value) + _FIELD_OVERHEAD for name, value in self.headers
+        )
+        if size > self.limits.max_bytes:
+            self._head_bytes = size
+            raise self._too_large()
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, or has too long a header."""
+        if self._head_bytes > self.limits.max_bytes:
+            self._refuse(self._too_large())
+        elif self._answering:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+
+    @property
+    def _answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _too_large(self) -> HeaderTooLarge:
+        return HeaderTooLarge(
+            f"the request line and header fields are longer than {self.limits.max_bytes} bytes "
+            "(VLLM_ADMISSION_MAX_HEADER_BYTES)"
+        )
+
+    def _arm(self) -> None:
+        self._timer = self.loop.call_later(self.limits.timeout, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self._answering:
+            self._arm()
+        elif self._in_head:
+            self._refuse(
+                BodyTooSlow(
+                    f"the request's header did not arrive in {self.limits.timeout:g} s "
+                    "(VLLM_ADMISSION_HEADER_TIMEOUT)"
+                )
+            )
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: AdmissionError) -> None:
+        """Answer with an error and close; an answer that is under way is not written into."""
+        if not self._answering:
+            body = json.dumps(error.vllm_json()).encode()
+            self.transport.write(
+                STATUS_LINE[error.status]
+                + b"content-type: application/json\r\nconnection: close\r\n"
+                + b"content-length: %d\r\n\r\n" % len(body)
+                + body
+            )
+        self.transport.close()
+
+
+def guarded_http(limits: HeaderLimits) -> type[asyncio.Protocol]:
+    """Give the protocol with these limits, for uvicorn's `http` option."""
+    return type("GuardedHttp", (GuardedHttp,), {"limits": limits})
