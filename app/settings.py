@@ -136,6 +136,37 @@ class Settings(BaseSettings):
     drift_is_unready: bool = Field(
         False, description="Fail /readyz while the backend differs from the configuration."
     )
+    request_rules: dict[str, str] = Field(
+        {},
+        description="What is done about findings of request rules, as JSON: rule id to `reject`, "
+        "`warn` (in a response header), `repair` where the rule has one, or `off`. A rule that is "
+        "not named rejects errors and tells of warnings.",
+    )
+    request_strict: bool = Field(
+        False, description="Reject requests with members that the route does not have."
+    )
+    request_max_prompt_logprobs: int = Field(
+        100_000_000,
+        gt=0,
+        description="Most prompt tokens times prompt logprobs that one request may ask for.",
+    )
+    request_max_bad_word_bytes: int = Field(
+        4096,
+        gt=0,
+        description="Most bytes of `bad_words` together, where too many tokens end the engine.",
+    )
+    request_characters_per_token: int | None = Field(
+        None,
+        gt=0,
+        description="The tokenizer's longest token in characters, which bounds how short a text "
+        "can be in tokens. Without it the length of a text prompt is left to vLLM.",
+    )
+    request_repair_top_k: int = Field(
+        20,
+        gt=0,
+        description="The `top_k` that the repair of `sampling-mask-top-k` puts in, at most "
+        "`--max-logprobs`.",
+    )
     inject_seed: bool = Field(
         False,
         description="Give generations without a seed one that follows from the request id, and "

@@ -24,7 +24,11 @@ from app.relay.relay import Pace, Relay
 from app.relay.upstream import Backend, base_urls
 from app.relay.websocket import SocketLimits
 from app.replay.evidence import ReplayOptions
+from app.request_rules import keys
 from app.request_rules.checker import RequestChecker
+from app.request_rules.declarations import RULES
+from app.request_rules.limits import Limits
+from app.request_rules.policy import Policy, read_actions
 from app.request_rules.served import Served, served_by, unknown_server
 from app.serve_config.serve_config import ServeConfig
 from app.settings import Settings
@@ -55,14 +59,17 @@ class RequestGate:
         """Prepare for the backend of `settings`; `config` is what it was started with.
 
         Raises:
-            InvalidEnvelope: the backend URL is none.
+            InvalidEnvelope: the backend URL is none, or a setting about request rules is wrong.
         """
         self._settings = settings
         self._tracing = tracing
         self._urls = _backend_urls(settings)
         self.served = _served(settings, library, config)
         checker = RequestChecker(
-            self.served, on_crash=_report_crash, inject_seeds=settings.inject_seed
+            self.served,
+            on_crash=_report_crash,
+            inject_seeds=settings.inject_seed,
+            policy=_policy(settings),
         )
         limits = BodyLimits(
             settings.max_request_bytes,
@@ -173,6 +180,19 @@ def _served(settings: Settings, library: CatalogueLibrary, config: ServeConfig |
     if config is not None:
         return served_by(config)
     return unknown_server(library.get(settings.vllm_version or library.newest))
+
+
+def _policy(settings: Settings) -> Policy:
+    strict = (keys.unknown.declaration.id,) if settings.request_strict else ()
+    return Policy(
+        read_actions(settings.request_rules, RULES, strict=strict),
+        Limits(
+            prompt_logprobs=settings.request_max_prompt_logprobs,
+            bad_word_bytes=settings.request_max_bad_word_bytes,
+            characters_per_token=settings.request_characters_per_token,
+            repair_top_k=settings.request_repair_top_k,
+        ),
+    )
 
 
 def _facts(settings: Settings, served: Served, config: ServeConfig | None) -> ReplayFacts | None:

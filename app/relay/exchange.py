@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from app.relay.client import Client
 from app.relay.faults import ClientLeft, ReaderTooSlow, fault_of
 from app.relay.fleet import Upstream
 from app.relay.headers import (
+    REPAIR_FIELD,
     REPLAY_FIELD,
     SEED_FIELD,
     WARNING_FIELD,
@@ -43,6 +45,7 @@ ABORT: Final = "vllm_admission.abort"
 # Whoever asks for these asks whether the backend lives, which is no load to be turned away.
 _NEVER_QUEUED: Final = frozenset({"/health", "/ping", "/load", "/version"})
 _LAST_WORDS_SECONDS: Final = 1.0
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class RelayedExchange:
@@ -158,11 +161,14 @@ class RelayedExchange:
             self._relay.metrics.found(examination.findings)
             self._relay.metrics.crashed(examination.crashed)
         self._responder.extra += [(WARNING_FIELD, _octets(w)) for w in examination.warnings]
+        self._responder.extra += [(REPAIR_FIELD, _octets(r)) for r in examination.repairs]
         request_id, identity = self._identify(examination.request_id)
         if examination.refusal is not None:
             await self._responder.json(examination.status, examination.refusal)
             return "refused"
         headers = [*forwarded_request_headers(self._scope["headers"]), *identity]
+        if examination.body is not None:
+            body, headers = examination.body, _with_length(headers, examination.body)
         if examination.lacks_seed and isinstance(body, bytes):
             body, headers = self._seed(body, headers, request_id)
         inspection = self._inspect(request_id, body if isinstance(body, bytes) else b"")
@@ -180,8 +186,7 @@ class RelayedExchange:
         if seeded is None:
             return body, headers
         self._responder.extra.append((SEED_FIELD, str(seeded.seed).encode()))
-        kept = [field for field in headers if field[0] != b"content-length"]
-        return seeded.body, [*kept, (b"content-length", str(len(seeded.body)).encode())]
+        return seeded.body, _with_length(headers, seeded.body)
 
     def _inspect(self, request_id: str, body: bytes) -> Inspection | None:
         if self._relay.verifier is None:
@@ -267,5 +272,12 @@ class RelayedExchange:
         return parts
 
 
+def _with_length(headers: RawHeaders, body: bytes) -> RawHeaders:
+    """Give the fields for a body that was edited."""
+    kept = [field for field in headers if field[0] != b"content-length"]
+    return [*kept, (b"content-length", str(len(body)).encode())]
+
+
 def _octets(text: str) -> bytes:
-    return text.encode("ascii", "replace").replace(b"\n", b" ").replace(b"\r", b" ")
+    """Give a field's value: one line, and no control characters, which a client may have sent."""
+    return _CONTROLS.sub(" ", text).encode("ascii", "replace")

@@ -13,6 +13,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 VIA = (b"via", b"1.1 vllm-admission")
 WARNING_FIELD = b"x-vllm-admission-warning"
 SEED_FIELD = b"x-vllm-admission-seed"
+REPAIR_FIELD = b"x-vllm-admission-repair"
 REPLAY_FIELD = b"x-vllm-admission-replay"
 
 # RFC 9110 section 7.6.1, and the fields about one hop that it does not list.

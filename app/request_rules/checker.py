@@ -19,6 +19,7 @@ from app.verdict.finding import Finding
 CrashHook = Callable[[str, Exception], None]
 _Found: TypeAlias = list[tuple[RequestRule, Finding]]
 _EXAMINED: Final = frozenset({*Route, INVOCATIONS})
+_LONGEST_WARNING: Final = 512
 _OUTCOME: Final = {Action.WARN: "warning"}
 
 
@@ -99,19 +100,23 @@ class RequestChecker:
         return Examination(
             refusal=refusal(errors) if errors else None,
             status=errors[0][0].status if errors else 400,
-            warnings=[f"{f.rule}; {f.message}" for f in warned],
+            warnings=[f"{f.rule}; {f.message}"[:_LONGEST_WARNING] for f in warned],
             findings=[
                 *((f.rule, _OUTCOME.get(self._action(rule), "error")) for rule, f in found),
                 *((rule.declaration.id, "repaired") for rule in mended),
             ],
             crashed=list(crashed),
             request_id=request.request_id,
-            lacks_seed=self._inject_seeds and lacks_seed(request, self._served),
+            lacks_seed=self._inject_seeds
+            and not request.by_invocation
+            and lacks_seed(request, self._served),
             body=None if errors else repaired,
             repairs=[] if errors else repairs,
         )
 
-    def _changes(self, request: GenerationRequest, found: _Found) -> list[tuple[RequestRule, Change]]:
+    def _changes(
+        self, request: GenerationRequest, found: _Found
+    ) -> list[tuple[RequestRule, Change]]:
         changes: dict[str, tuple[RequestRule, Change]] = {}
         for rule, _ in found:
             if self._action(rule) is Action.REPAIR and rule.repair is not None:
