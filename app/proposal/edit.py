@@ -8,7 +8,8 @@ from typing import Any
 
 from app.catalogue import Catalogue
 from app.proposal.edit_kwargs import edit_kwargs
-from app.proposal.edit_words import edit_words, set_variable, unset_variable
+from app.proposal.edit_text import set_variable, unset_variable
+from app.proposal.edit_words import edit_words
 from app.proposal.edit_yaml import edit_yaml
 from app.proposal.proposal import Form, Proposal
 from app.verdict.fix import Edit, ReplaceArgument, SetEnvironment, UnsetEnvironment

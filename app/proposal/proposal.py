@@ -6,11 +6,14 @@ is interpreted yet: which words are flags is for `app.serve_config` to say, per 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from app.proposal.changes import Writer
+from app.proposal.image import Image
+from app.proposal.positions import LineIndex
 from app.verdict.finding import Finding
 from app.verdict.location import Location
 
@@ -22,6 +25,8 @@ class Form(StrEnum):
     COMMAND = "command"
     CONFIG = "config"
     CONFIG_YAML = "config_yaml"
+    COMPOSE = "compose"
+    PYTHON = "python"
 
 
 class Entrypoint(StrEnum):
@@ -91,11 +96,23 @@ class Hardware:
 class Proposal:
     """A proposed configuration in one of its forms.
 
-    Exactly one of `words` (forms args and command), `kwargs` (form config) or `yaml` (form
-    config_yaml) carries it. `files` are the `--config` files given along, by the name that the
-    command line uses. `source` is the text that locations with a line point into. `findings`
-    are what came up while reading it, before any vLLM version was asked. `command` spans, in
-    form command, from the command's first word (`exec`, `vllm`) to before its first argument.
+    Attributes:
+        words: the command line of all forms but those that follow.
+        kwargs: engine arguments, in the forms config and python.
+        yaml: the file, in the form config_yaml.
+        environment: what the server's process gets, by name.
+        files: `--config` and environment files given along, by the name that the proposal uses.
+        source: the text that locations with a line point into.
+        findings: what came up while reading it, before any vLLM version was asked.
+        command: spans from the command's first word (`exec`, `vllm`, the image) to before its
+            first argument, where the form is text.
+        subject: which of several in one document it is: a compose service.
+        image: the container image, if there is one; it may tell the vLLM version.
+        only_environment: no command was given, only variables.
+        text: the innermost text that the words are written in, such as a script in quotes.
+        option_at: before which word of `docker run` further `-e` options go.
+        reread: reads the whole text again after an edit.
+        writer: writes changes into the text, where it is no shell text.
     """
 
     form: Form
@@ -111,3 +128,10 @@ class Proposal:
     hardware: Hardware | None = None
     findings: tuple[Finding, ...] = ()
     command: Location | None = None
+    subject: str | None = None
+    image: Image | None = None
+    only_environment: bool = False
+    text: LineIndex | None = field(default=None, compare=False, repr=False)
+    option_at: Location | None = None
+    reread: Callable[[str], Proposal] | None = field(default=None, compare=False, repr=False)
+    writer: Writer | None = field(default=None, compare=False, repr=False)

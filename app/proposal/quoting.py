@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 _DOUBLE_QUOTED: Final = re.compile(r'([\\"`])')
@@ -24,3 +24,15 @@ def quote(text: str, unresolved: Collection[str] = ()) -> str:
 
 def _needs_quotes(text: str) -> bool:
     return re.search(r"[^\w@%+=:,./${}-]", text) is not None
+
+
+def encoder_at(text: str, start: int, at: int) -> Callable[[str], str]:
+    """Give how a piece of text is written at an offset of a word that begins at `start`."""
+    before = text[start:at]
+    if before.endswith("$'"):
+        return lambda new: new.replace("\\", "\\\\").replace("'", "\\'")
+    if before.endswith("'"):
+        return lambda new: new.replace("'", "'\\''")
+    if before.endswith('"'):
+        return lambda new: re.sub(r'([\\"`$])', r"\\\1", new)
+    return lambda new: re.sub(r"([^\w@%+=:,./-])", r"\\\1", new)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from app.errors import MalformedDocument, PayloadTooLarge, Problem
-from app.proposal.positions import LineIndex
-from app.proposal.proposal import Entrypoint, Form, Proposal, Variable, Word
-from app.proposal.shell_lexer import SimpleCommand, lex
-from app.proposal.shell_words import Expansion, Literal, RawWord
+from app.proposal.launch import WRAPPERS, Surroundings, launched
+from app.proposal.pieces import Piece, numbered
+from app.proposal.positions import LineIndex, NestedText
+from app.proposal.proposal import Form, Proposal, Variable, Word
+from app.proposal.quoting import encoder_at
+from app.proposal.shell_expand import MAX_EXPANDED, Field, Value, Variables
+from app.proposal.shell_lexer import Redirection, SimpleCommand, lex
+from app.proposal.shell_words import RawWord
 from app.verdict.finding import Finding, Severity
 
-MAX_TEXT: Final = 1 << 18  # Linux takes no single word of more than half of it
+MAX_TEXT: Final = MAX_EXPANDED
 MAX_WORDS: Final = 10_000
 MAX_COMMANDS: Final = 1_000
+_MAX_DEPTH: Final = 8  # of scripts in the words of scripts
 
-_API_SERVER: Final = "vllm.entrypoints.openai.api_server"
-_CLI_MODULES: Final = {"vllm", "vllm.entrypoints.cli.main"}
-# Programs that run the command that follows, in this process's environment.
-_WRAPPERS: Final = frozenset(
-    {"exec", "env", "nohup", "sudo", "time", "command", "numactl", "taskset", "nice", "ionice"}
-    | {"stdbuf", "uv", "uvx", "poetry", "pipenv", "conda", "pixi", "setsid", "chrt", "timeout"}
-    | {"nsys", "ncu", "tini", "dumb-init", "gosu", "catchsegv", "srun", "accelerate"}
-)
 _EXPORTING: Final = {"export", "declare", "typeset"}
 # Builtins and words that can change variables or the flow in ways we do not follow.
 _UNFOLLOWED: Final = frozenset({"source", ".", "eval", "read", "alias", "trap", "local", "mapfile"})
@@ -38,23 +35,29 @@ _OTHER_PROGRAMS: Final = frozenset(
     | {"torchrun", "deepspeed", "sglang", "pip", "pip3", "git", "curl", "wget", "ssh", "npm", "cat"}
 )
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
+# A here-document is no quoted text: a backslash escapes these, and quotes are characters.
+_BODY_EXPANSION: Final = re.compile(
+    r"\\(?P<escaped>[$`\\\n])|(?P<unknown>`|\$[({0-9@*#?!-])|\$(?:(?P<name>[A-Za-z_]\w*)|"
+    r"\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?-)(?P<word>[^$`'\"\\{}]*))?\})",
+    re.ASCII,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    text: str
-    unresolved: tuple[str, ...]
-    raw: RawWord
-    exported: bool
-
-
-def parse_command(text: str, *, source: str = "command") -> Proposal:
-    """Read the one `vllm serve` command in a shell text.
+def parse_command(
+    text: str,
+    *,
+    source: str = "command",
+    given: Mapping[str, Variable] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Proposal:
+    """Read the one command in a shell text that starts a vLLM server.
 
     Takes `vllm serve …`, `python -m vllm.entrypoints.openai.api_server …`, either behind `exec`,
-    `env`, `nohup` and the like, or bare arguments; before it, assignments and `export` lines.
-    `$VAR` is replaced if it was assigned earlier in the text. A here-document that `cat` writes
-    to a file becomes one of the proposal's `files`.
+    `env`, `nohup` and the like, in `sh -c '…'`, or as `docker run … IMAGE …`; or bare arguments;
+    before it, assignments and `export` lines. `$VAR` is replaced if it was assigned earlier in
+    the text or is among the `given` variables. A here-document that `cat` writes to a file
+    becomes one of the proposal's `files`; those given along are for `--env-file`. Text that only
+    assigns variables is a proposal of these alone.
 
     Raises:
         MalformedDocument: the text cannot be read, or has no or several such commands.
@@ -68,18 +71,57 @@ def parse_command(text: str, *, source: str = "command") -> Proposal:
         raise MalformedDocument("the shell text cannot be read", (problem,))
     if (len(text) - len(text.rstrip("\\"))) % 2:
         text = text[:-1]  # it continues nothing, and the shell drops it
-    return _Reader(LineIndex(text, source)).read()
+    proposal = read_shell(
+        LineIndex(text, source), form=Form.COMMAND, environment=given or {}, files=files or {}
+    )
+
+    def reread(edited: str) -> Proposal:
+        return parse_command(edited, source=source, given=given, files=files)
+
+    return replace(proposal, source=text, reread=reread)
+
+
+def read_shell(
+    index: LineIndex,
+    *,
+    form: Form,
+    environment: Mapping[str, Variable],
+    files: Mapping[str, str],
+    depth: int = 0,
+) -> Proposal:
+    """Read shell text that is part of something else, such as a container's command.
+
+    Raises: as `parse_command`.
+    """
+    if depth > _MAX_DEPTH:
+        problem = Problem("shell-depth", "scripts in scripts in scripts are not followed further")
+        raise MalformedDocument("the shell text cannot be read", (problem,))
+    return _Reader(index, form, environment, files, depth).read()
 
 
 class _Reader:
-    def __init__(self, index: LineIndex) -> None:
+    def __init__(
+        self,
+        index: LineIndex,
+        form: Form,
+        environment: Mapping[str, Variable],
+        files: Mapping[str, str],
+        depth: int,
+    ) -> None:
         self._index = index
-        self._variables: dict[str, _Value] = {}
+        self._around = Surroundings(form, index, self._read_script, files)
+        self._depth = depth
+        self._given = environment
+        self._variables = Variables(index)
+        for name, variable in environment.items():
+            self._variables.values[name] = Value(
+                variable.value, variable.unresolved, variable.location, exported=True
+            )
         self._files: dict[str, str] = {}
-        self._used: set[str] = set()
         self._findings: list[Finding] = []
         self._served: Proposal | None = None
         self._unclear: list[SimpleCommand] = []
+        self._assigned = False
 
     def read(self) -> Proposal:
         commands = lex(self._index)
@@ -87,13 +129,32 @@ class _Reader:
             raise PayloadTooLarge(f"a script of more than {MAX_COMMANDS} commands is not read")
         for command in commands:
             self._command(command)
-        if self._served is None:
-            self._served = self._bare_arguments()
-        for name, value in self._variables.items():
-            written = self._served.environment.get(name)
-            if not value.exported and name not in self._used and written is not None:
+        served = self._served
+        if served is None:
+            served = self._environment_alone() or self._bare_arguments()
+        if not served.only_environment:
+            self._tell_of_variables(served)
+        return replace(
+            served,
+            files={**served.files, **self._files},
+            findings=(*served.findings, *self._findings),
+        )
+
+    def _tell_of_variables(self, served: Proposal) -> None:
+        for name, value in self._variables.values.items():
+            written = served.environment.get(name)
+            unseen = not value.exported and name not in self._variables.used
+            if unseen and written is not None and written.location == value.location:
                 self._findings.append(_not_exported(written))
-        return replace(self._served, files=self._files, findings=tuple(self._findings))
+        for name, place in self._variables.defaulted.items():
+            self._findings.append(
+                Finding(
+                    rule="shell-default-taken",
+                    severity=Severity.INFO,
+                    message=f"{name} is not assigned here, so its default was taken",
+                    location=place,
+                )
+            )
 
     # commands
 
@@ -104,8 +165,9 @@ class _Reader:
         count = next((i for i, w in enumerate(words) if w.assignment is None), len(words))
         assigned, rest = words[:count], words[count:]
         if not rest:
+            self._assigned = self._assigned or bool(assigned)
             for word in assigned:
-                self._assign(word, exported=False)
+                self._variables.assign(word, exported=False)
             return
         program = rest[0].literal or ""
         if program in _COMPOUND and not rest[0].quoted:
@@ -119,53 +181,80 @@ class _Reader:
             self._export(rest[1:])
         elif program == "unset":
             for word in rest[1:]:
-                self._variables.pop(word.literal or "", None)
-        elif found := _find_server(rest):
-            self._serve(assigned, rest, *found)
+                self._variables.values.pop(word.literal or "", None)
         elif program in _UNFOLLOWED:
             self._findings.append(self._not_followed(program, rest[0]))
         elif program == "cat" and len(rest) == 1:
             self._written_file(command)
-        else:
-            self._unclear.append(replace_words(command, words))
+        elif not self._serves(assigned, rest):
+            self._unclear.append(SimpleCommand(words, command.redirections))
 
-    def _serve(
-        self,
-        assigned: list[RawWord],
-        words: list[RawWord],
-        entrypoint: Entrypoint,
-        name_at: int,
-        first: int,
-    ) -> None:
+    def _serves(self, assigned: list[RawWord], words: list[RawWord]) -> bool:
+        """Read the command as one that starts a server; say whether it is."""
+        used, defaulted = set(self._variables.used), dict(self._variables.defaulted)
+        pieces = self._pieces(words)
+        proposal = launched(pieces, self._environment(assigned), self._around) if pieces else None
+        if proposal is None:
+            self._variables.used, self._variables.defaulted = used, defaulted
+            return False
         if self._served is not None:
             raise self._broken(
                 "several-commands",
                 "this is a second server command; validate one command at a time",
-                words[name_at],
+                words[0],
             )
-        environment = {name: self._variable(name, value) for name, value in self._variables.items()}
+        command = proposal.command
+        if assigned and command is not None and proposal.text is self._index:
+            span = self._index.span(command)
+            if span is not None:
+                command = self._index.location(assigned[0].start, span[1])
+        self._served = replace(proposal, command=command)
+        return True
+
+    def _environment(self, assigned: list[RawWord]) -> dict[str, Variable]:
+        environment = self._variables.environment()
         for word in assigned:
-            name, value = self._value(word)
-            environment[name] = self._variable(name, value)
-        self._env_wrapper(words[:name_at], environment)
-        self._served = Proposal(
-            form=Form.COMMAND,
-            entrypoint=entrypoint,
-            words=self._words(words[first:]),
+            name, value = self._variables.value(word)
+            environment[name] = value.as_variable(name)
+        return environment
+
+    def _read_script(self, text: LineIndex, environment: Mapping[str, Variable]) -> Proposal:
+        return read_shell(
+            text,
+            form=self._around.form,
             environment=environment,
+            files=self._around.files,
+            depth=self._depth + 1,
+        )
+
+    def _environment_alone(self) -> Proposal | None:
+        """Take text that only assigns variables for the environment of a server."""
+        if self._unclear or not self._assigned:
+            return None
+        self._findings.append(
+            Finding(
+                rule="shell-environment-only",
+                severity=Severity.INFO,
+                message="no server command is in this; only the variables were checked",
+            )
+        )
+        return Proposal(
+            form=self._around.form,
+            environment=self._variables.environment(),
             source=self._index.text,
-            command=self._index.location((*assigned, *words)[0].start, words[first - 1].end),
+            command=self._index.location(len(self._index.text), len(self._index.text)),
+            text=self._index,
+            only_environment=True,
         )
 
     def _bare_arguments(self) -> Proposal:
         commands = self._unclear
         if not commands:
             detail = "there is no `vllm serve` command in it"
-            raise MalformedDocument(
-                "the shell text has no command", (Problem("no-command", detail, line=1, column=1),)
-            )
-        command = commands[0]
-        words = command.words
+            line, column = self._index.line_column(0)
+            problem = Problem("no-command", detail, line=line, column=column)
+            raise MalformedDocument("the shell text has no command", (problem,))
+        words = commands[0].words
         count = next(i for i, w in enumerate(words) if w.assignment is None)
         head = words[count]
         program = (head.literal or "").rpartition("/")[2]
@@ -177,7 +266,7 @@ class _Reader:
                 + " starts no server; only `vllm serve …` is checked",
                 head,
             )
-        known = program in _OTHER_PROGRAMS or _PYTHON.fullmatch(program)
+        known = program in _OTHER_PROGRAMS or program in WRAPPERS or _PYTHON.fullmatch(program)
         if known or len(commands) > 1:
             raise self._broken(
                 "no-command",
@@ -185,124 +274,76 @@ class _Reader:
                 "`vllm serve` command itself, or only its arguments",
                 head,
             )
-        environment = {name: self._variable(name, value) for name, value in self._variables.items()}
-        for word in words[:count]:
-            name, value = self._value(word)
-            environment[name] = self._variable(name, value)
         return Proposal(
-            form=Form.COMMAND,
-            words=self._words(words[count:]),
-            environment=environment,
+            form=self._around.form,
+            words=numbered(self._pieces(words[count:])),
+            environment=self._environment(words[:count]),
             source=self._index.text,
             command=self._index.location(words[0].start, words[0].start),
+            text=self._index,
         )
-
-    def _env_wrapper(self, words: list[RawWord], environment: dict[str, Variable]) -> None:
-        """Apply the assignments and `-i`, `-u` of an `env` before the command."""
-        after_env = False
-        skip = False
-        for word in words:
-            text = word.literal
-            if skip:
-                environment.pop(text or "", None)
-                skip = False
-            elif word.assignment is not None:
-                name, value = self._value(word)
-                environment[name] = self._variable(name, value)
-            elif text == "env":
-                after_env = True
-            elif after_env and text in {"-i", "--ignore-environment", "-"}:
-                environment.clear()
-            elif after_env and text in {"-u", "--unset"}:
-                skip = True
 
     def _export(self, words: list[RawWord]) -> None:
         for word in words:
             name = word.literal or ""
             if word.assignment is not None:
-                self._assign(word, exported=True)
-            elif name in self._variables:
-                self._variables[name] = replace(self._variables[name], exported=True)
+                self._assigned = True
+                self._variables.assign(word, exported=True)
+            elif name in self._variables.values:
+                value = self._variables.values[name]
+                self._variables.values[name] = replace(value, exported=True)
+
+    # files
 
     def _written_file(self, command: SimpleCommand) -> None:
-        """Remember what `cat > NAME <<EOF` writes, if nothing in it is expanded."""
+        """Remember what `cat > NAME <<EOF` writes, if all of it is known."""
         target = next((r for r in command.redirections if r.operator in {">", ">|"}), None)
         body = next((r for r in command.redirections if r.body is not None), None)
-        if target is not None and body is not None and body.body is not None:
-            name = target.target.literal
-            if name is not None and body.body_is_literal:
-                self._files[name] = body.body
+        if target is None or body is None:
+            return
+        name = self._variables.expand(target.target, split=False)
+        text = self._body(body)
+        if len(name) == 1 and not name[0].unresolved and text is not None:
+            self._files[name[0].text] = text
 
-    # expansion
-
-    def _assign(self, word: RawWord, *, exported: bool) -> None:
-        name, value = self._value(word)
-        before = self._variables.get(name)
-        exported = exported or (before is not None and before.exported)
-        self._variables[name] = replace(value, exported=exported)
-
-    def _value(self, word: RawWord) -> tuple[str, _Value]:
-        name = word.assignment or ""
-        fields = self._expand(word, split=False)
-        text, unresolved = fields[0] if fields else (f"{name}=", ())
-        return name, _Value(text[len(name) + 1 :], unresolved, word, exported=True)
-
-    def _variable(self, name: str, value: _Value) -> Variable:
-        location = self._index.location(value.raw.start, value.raw.end)
-        return Variable(name, value.text, replace(location, variable=name), value.unresolved)
-
-    def _words(self, raws: Iterable[RawWord]) -> tuple[Word, ...]:
-        words: list[Word] = []
-        for raw in raws:
-            for text, unresolved in self._expand(raw, split=True):
-                location = self._index.location(raw.start, raw.end, argv_index=len(words))
-                words.append(Word(text, location, unresolved))
-                if len(words) > MAX_WORDS:
-                    raise PayloadTooLarge(f"a command of more than {MAX_WORDS} words")
-        return tuple(words)
-
-    def _expand(self, raw: RawWord, *, split: bool) -> list[tuple[str, tuple[str, ...]]]:
-        """Give the words a raw word becomes, each with the variables left open in it."""
-        fields: list[tuple[list[str], list[str]]] = []
-        fresh = True  # the next text begins a new field
-        size = 0
-        for part in raw.parts:
-            if isinstance(part, Literal):
-                pieces, breaks = [part.text], False
-                unresolved: tuple[str, ...] = ()
+    def _body(self, redirection: Redirection) -> str | None:
+        """Expand the text of a here-document; None if something in it is not known."""
+        text = redirection.body or ""
+        if redirection.target.quoted:
+            return text
+        out: list[str] = []
+        at = 0
+        for match in _BODY_EXPANSION.finditer(text):
+            out.append(text[at : match.start()])
+            at = match.end()
+            if match["escaped"] is not None:
+                out.append(match["escaped"].removesuffix("\n"))
+                continue
+            value = self._variables.values.get(match["name"] or match["braced"] or "")
+            self._variables.used.add(match["name"] or match["braced"] or "")
+            if value is not None and not value.unresolved and (value.text or not match["operator"]):
+                out.append(value.text)
+            elif match["operator"] is not None and (value is None or not value.unresolved):
+                out.append(match["word"])
             else:
-                text, unresolved = self._expansion(part)
-                breaks = split and not part.quoted and not unresolved
-                pieces = text.split() if breaks else [text]
-                fresh = fresh or (breaks and text[:1].isspace())
-                if not pieces:
-                    continue
-            for number, piece in enumerate(pieces):
-                if fresh or number or not fields:
-                    fields.append(([], []))
-                fields[-1][0].append(piece)
-                fields[-1][1].extend(unresolved)
-                size += len(piece)
-                fresh = False
-            if size > MAX_TEXT:
-                raise PayloadTooLarge("the variables expand to more than a command line holds")
-            if breaks and isinstance(part, Expansion):
-                fresh = self._expansion(part)[0][-1:].isspace()
-        return [("".join(texts), tuple(dict.fromkeys(names))) for texts, names in fields]
+                return None
+        return "".join(out) + text[at:]
 
-    def _expansion(self, part: Expansion) -> tuple[str, tuple[str, ...]]:
-        if part.name is None:
-            return part.raw, (part.raw.removeprefix("$"),)
-        self._used.add(part.name)
-        value = self._variables.get(part.name)
-        if value is None:
-            return part.raw, (part.name,)
-        operator, empty = part.operator or "", not value.text and ":" in (part.operator or "")
-        if operator.endswith("+"):
-            return ("" if empty else part.word), ()
-        if operator.endswith("-") and empty:
-            return part.word, ()
-        return value.text, value.unresolved
+    # words
+
+    def _pieces(self, raws: list[RawWord]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for raw in raws:
+            for found in self._variables.expand(raw):
+                location = self._index.location(raw.start, raw.end)
+                word = Word(found.text, location, found.unresolved)
+                pieces.append(Piece(word, self._nesting(raw, found), raw.quoted))
+                if len(pieces) > MAX_WORDS:
+                    raise PayloadTooLarge(f"a command of more than {MAX_WORDS} words")
+        return pieces
+
+    def _nesting(self, raw: RawWord, found: Field) -> _Nesting:
+        return _Nesting(self._index, raw, found)
 
     # messages
 
@@ -324,29 +365,17 @@ class _Reader:
         return MalformedDocument("the shell text cannot be read", (problem,))
 
 
-def replace_words(command: SimpleCommand, words: list[RawWord]) -> SimpleCommand:
-    """Give the command with other words."""
-    return SimpleCommand(words, command.redirections)
+class _Nesting:
+    """The text of a word as something to read and edit."""
 
+    def __init__(self, index: LineIndex, raw: RawWord, found: Field) -> None:
+        self._index = index
+        self._raw = raw
+        self._found = found
 
-def _find_server(words: list[RawWord]) -> tuple[Entrypoint, int, int] | None:
-    """Find the server's program; give how it is started, its index, and its first argument's."""
-    texts: Mapping[int, str] = {i: w.literal or "" for i, w in enumerate(words)}
-    for at, text in texts.items():
-        program = text.rpartition("/")[2]
-        if program == "vllm" and texts.get(at + 1) == "serve":
-            return Entrypoint.SERVE, at, at + 2
-        if _PYTHON.fullmatch(program):
-            module = next((i for i in range(at + 1, len(words)) if texts[i] == "-m"), None)
-            name = texts.get(module + 1) if module is not None else None
-            if module is not None and name == _API_SERVER:
-                return Entrypoint.API_SERVER, at, module + 2
-            if module is not None and name in _CLI_MODULES and texts.get(module + 2) == "serve":
-                return Entrypoint.SERVE, at, module + 3
-            return None
-        if at == 0 and program not in _WRAPPERS:
-            return None
-    return None
+    def __call__(self) -> LineIndex:
+        encode = encoder_at(self._index.text, self._raw.start, self._found.offsets[0])
+        return NestedText(self._index, self._found.text, self._found.offsets, encode)
 
 
 def _not_exported(variable: Variable) -> Finding:

@@ -73,8 +73,11 @@ def test_words_have_line_column_and_index() -> None:
 
 def test_a_variable_assigned_before_is_put_in_and_split_outside_quotes() -> None:
     proposal = parse_command("A='x  y'\nexport B=1\nvllm serve \"$A\" $A p${B}q ${C:-z} $EMPTY")
-    assert [w.text for w in proposal.words] == ["x  y", "x", "y", "p1q", "${C:-z}", "$EMPTY"]
-    assert [w.unresolved for w in proposal.words] == [(), (), (), (), ("C",), ("EMPTY",)]
+    assert [w.text for w in proposal.words] == ["x  y", "x", "y", "p1q", "z", "$EMPTY"]
+    assert [w.unresolved for w in proposal.words] == [(), (), (), (), (), ("EMPTY",)]
+    assert [(f.rule, str(f.location)) for f in proposal.findings] == [
+        ("shell-default-taken", "command:3:27")
+    ]
 
 
 def test_defaults_of_assigned_variables_follow_the_shell() -> None:
@@ -159,11 +162,19 @@ def test_the_module_entry_point_is_told_apart() -> None:
         ("cat <<EOF\nvllm serve m", "shell-here-document", 1, 7),
         ("vllm serve a\nvllm serve b", "several-commands", 2, 1),
         ("vllm bench serve", "not-serve", 1, 1),
-        ("docker run vllm/vllm-openai m", "no-command", 1, 1),
         ("python train.py", "no-command", 1, 1),
-        ("bash -c 'vllm serve m'", "no-command", 1, 1),
+        ("docker ps", "no-command", 1, 1),
+        ("docker run --gpus all", "docker-no-image", 1, 8),
+        ("docker run --gpu all vllm/vllm-openai m", "docker-unknown-option", 1, 12),
+        ("docker run -Z vllm/vllm-openai m", "docker-unknown-option", 1, 12),
+        ("docker run -e", "docker-no-value", 1, 12),
+        ("docker run nginx", "image-not-read", 1, 12),
+        ("docker run nginx bash start.sh", "image-not-read", 1, 12),
+        ("bash start.sh", "no-command", 1, 1),
+        ("bash -c 'echo \nvllm serve \"m'", "shell-unclosed-quote", 2, 12),
+        ("A=(a", "shell-unclosed-array", 1, 1),
+        ("A=(a; b)", "shell-array", 1, 5),
         ("", "no-command", 1, 1),
-        ("A=1", "no-command", 1, 1),
         ("vllm serve a\0b", "nul-character", 1, 13),
     ],
 )

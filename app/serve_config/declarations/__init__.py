@@ -9,6 +9,7 @@ from app.serve_config.declarations import (
     config_file,
     environment,
     fields,
+    launch,
     serve_args,
 )
 
@@ -17,5 +18,6 @@ DECLARATIONS: Final = (
     *fields.DECLARATIONS,
     *config_file.DECLARATIONS,
     *environment.DECLARATIONS,
+    *launch.DECLARATIONS,
     *serve_args.DECLARATIONS,
 )
