@@ -41,6 +41,7 @@ async def readyz(request: Request, verbose: _Verbose = None) -> Response:
     if verbose is None and not failed:
         return PlainTextResponse("ok\n")
     lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in checks.items()]
+    lines += [f"[!]{remark}" for remark in gates_of(request).request_gate.remarks]
     lines.append(f"readyz check {'failed' if failed else 'passed'}")
     return PlainTextResponse("\n".join(lines) + "\n", 503 if failed else 200)
 

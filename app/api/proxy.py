@@ -15,11 +15,12 @@ from app.errors import InvalidEnvelope
 from app.relay.breaker import BreakerLimits
 from app.relay.capacity import CapacityLimits
 from app.relay.client import BodyLimits
+from app.relay.drift.monitor import Declared, DriftMonitor
 from app.relay.fleet import Fleet, RetryLimits, Upstream
 from app.relay.inline.facts import ReplayFacts, replay_facts
 from app.relay.inline.verifier import InlineLimits, InlineVerifier
 from app.relay.inline.worker import ProcessWorker
-from app.relay.metrics import FleetMetrics, InlineMetrics, RelayMetrics
+from app.relay.metrics import DriftMetrics, FleetMetrics, InlineMetrics, RelayMetrics
 from app.relay.relay import Pace, Relay
 from app.relay.upstream import Backend, base_urls
 from app.relay.websocket import SocketLimits
@@ -92,6 +93,10 @@ class RequestGate:
             sockets=SocketLimits(settings.max_websocket_bytes, settings.write_timeout),
         )
         self._ending = False
+        self._config = config
+        self._drift_metrics = DriftMetrics(registry)
+        self._drift: DriftMonitor | None = None
+        self._comparing: asyncio.Task[None] | None = None
 
     @property
     def backend(self) -> Upstream | None:
@@ -101,7 +106,15 @@ class RequestGate:
     @property
     def checks(self) -> dict[str, str | None]:
         """What readiness asks: each check by name, with the reason where it fails."""
-        return {"not-draining": "the server is about to end" if self._ending else None}
+        checks = {"not-draining": "the server is about to end" if self._ending else None}
+        if self._settings.drift_is_unready and self._drift is not None:
+            checks["no-drift"] = "; ".join(self._drift.remarks) if self._drift.drifted else None
+        return checks
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is worth saying beside the checks: how the backends differ from the declared."""
+        return [] if self._drift is None else self._drift.remarks
 
     async def drain(self) -> None:
         """Let requests in flight end, after readiness has failed for a while."""
@@ -124,9 +137,19 @@ class RequestGate:
                 ProcessWorker(),
             )
             fleet = self._fleet()
+            self._watch_drift(fleet)
             self._relay.backend = (
                 fleet if self._tracing is None else TracedUpstream(fleet, self._tracing)
             )
+
+    def _watch_drift(self, fleet: Fleet) -> None:
+        version = self._config.catalogue.vllm_version if self._config else None
+        declared = Declared(version or self._settings.vllm_version, self._config)
+        if self._settings.drift_interval and declared.version is not None:
+            self._drift = DriftMonitor(
+                fleet.members, declared, self._settings.drift_interval, self._drift_metrics
+            )
+            self._comparing = asyncio.create_task(self._drift.run())
 
     def _fleet(self) -> Fleet:
         settings = self._settings
@@ -152,6 +175,10 @@ class RequestGate:
         """Close every connection to the backend, and end inline replays."""
         backend, self._relay.backend = self._relay.backend, None
         verifier, self._relay.verifier = self._relay.verifier, None
+        comparing, self._comparing = self._comparing, None
+        if comparing is not None:
+            comparing.cancel()
+            await asyncio.wait({comparing})
         if backend is not None:
             await backend.aclose()
         if verifier is not None:

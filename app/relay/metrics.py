@@ -143,6 +143,37 @@ class FleetMetrics:
         self._retries.labels(backend).inc()
 
 
+class DriftMetrics:
+    """Whether backends are as declared; fields are those of a fixed list of settings."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the instruments; a registry takes one set only."""
+        self._drift = Gauge(
+            "vllm_admission_drift",
+            "1 while this field of the backend differs from the declared configuration.",
+            ["backend", "field"],
+            registry=registry,
+        )
+        self._comparisons = Counter(
+            "vllm_admission_drift_comparisons",
+            "Comparisons of a backend with the declared configuration: same, differs, or "
+            "unreachable.",
+            ["backend", "outcome"],
+            registry=registry,
+        )
+
+    def compared(self, backend: str, outcome: str) -> None:
+        """Count one comparison."""
+        self._comparisons.labels(backend, outcome).inc()
+
+    def found(self, backend: str, differing: Iterable[str], before: Iterable[str]) -> None:
+        """Set which fields differ now, where those of `before` did."""
+        for field in before:
+            self._drift.labels(backend, field).set(0)
+        for field in differing:
+            self._drift.labels(backend, field).set(1)
+
+
 class InlineMetrics:
     """The instruments of inline replays; verdicts are of a fixed list too."""
 

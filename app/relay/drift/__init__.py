@@ -1,0 +1,1 @@
+"""Whether the running backend is the one that was declared."""
