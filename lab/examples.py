@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,9 @@ from lab.seed_cases import CONFIGS
 DEFAULT_MODEL: Final = "llama3-8b"
 MODEL_NAME: Final = "m"
 DRAFT_NAME: Final = "draft"
+_DRAFT_PATH: Final = re.compile(r'"model": "([^"]+)"')
+# Refusals that tell of the lab: no hub, and model classes whose packages are not installed.
+_UNANSWERABLE: Final = ("Invalid repository ID", "failed to be inspected")
 GPU_COUNT: Final = 8
 
 
@@ -83,6 +87,8 @@ class Compared:
     @property
     def outcome(self) -> Outcomes:
         if self.answer is None or self.answer.accepted is None:
+            return Outcomes.NOT_ASKED
+        if any(text in _said(self.answer) for text in _UNANSWERABLE):
             return Outcomes.NOT_ASKED
         refused = self.verdict.outcome is Outcome.REJECTED
         if self.answer.accepted:
@@ -165,7 +171,9 @@ def _example_case(declared: Declaration, example: Example, bad: bool) -> Example
         return ExampleCase(declared, example, bad, proposal, None)
     files = {f"{MODEL_NAME}/config.json": json.dumps(told)}
     if example.draft_model_config is not None:
-        files[f"{DRAFT_NAME}/config.json"] = json.dumps(example.draft_model_config)
+        named = _DRAFT_PATH.search(example.text)
+        path = named.group(1) if named else DRAFT_NAME
+        files[f"{path}/config.json"] = json.dumps(example.draft_model_config)
     case = Case(
         args=tuple(word.text for word in proposal.words),
         env={name: variable.value for name, variable in proposal.environment.items()},
