@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -124,6 +125,8 @@ class _Worker:
         build = "cuda" if platform.startswith("cuda-") else "cpu"
         environment = process_environment(lab, version, build=build, cache=platform)
         environment["OMP_NUM_THREADS"] = "1"
+        # Multimodal classes and processors import torchvision.
+        environment["PYTHONPATH"] += os.pathsep + str(lab.model_packages)
         if platform == "cpu-triton":
             environment["LAB_TRITON_ON_CPU"] = "1"
         elif build == "cuda":
