@@ -6,7 +6,6 @@ share. Settings come from the environment, as the supervisor's do.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import sys
@@ -14,6 +13,7 @@ import sys
 import structlog
 
 from app.errors import AdmissionError
+from app.event_loop import run_loop
 from app.inputs import UNUSABLE
 from app.main import create_app
 from app.serving import serve_apps
@@ -34,7 +34,7 @@ def main() -> None:
     except AdmissionError as error:
         sys.stderr.write(f"vllm-admission: {error}\n")
         sys.exit(UNUSABLE)
-    asyncio.run(serve_apps((app, socket.socket(fileno=listener)), lifeline=sys.stdin.fileno()))
+    run_loop(serve_apps((app, socket.socket(fileno=listener)), lifeline=sys.stdin.fileno()))
 
 
 if __name__ == "__main__":

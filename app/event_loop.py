@@ -1,0 +1,21 @@
+"""The event loop that the servers run in: uvloop where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def run_loop(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run `work` to its end, as `asyncio.run` does."""
+    if sys.platform == "win32":
+        return asyncio.run(work)
+    # uvicorn chooses a loop only where it starts it itself.
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
