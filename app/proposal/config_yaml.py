@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,7 +74,7 @@ class ConfigDocument:
             if found is None:
                 break
             node = found
-        return _location(self.index, node)
+        return node_location(self.index, node)
 
     def scalar_span(self, entry: ConfigEntry, path: Sequence[str]) -> tuple[int, int] | None:
         """Give the offsets of a nested scalar as it is written; None if there is none such."""
@@ -105,18 +106,50 @@ def read_config(text: str, source: str) -> ConfigDocument:
         MalformedDocument: not YAML, or nested or repeated by aliases beyond reason.
         PayloadTooLarge: it is larger than any configuration.
     """
-    if len(text) > MAX_TEXT:
-        raise PayloadTooLarge(f"a --config file of more than {MAX_TEXT} characters is not read")
     index = LineIndex(text, source)
+    with _reading(text, source) as loader:
+        root = loader.get_single_node()
+        _check_size(root, index)
+        _check_integers(loader, root, index)
+        repeated = _repeated_keys(root, index)
+        kind, entries = _entries(loader, root, index)
+    location = node_location(index, root) if root is not None else index.location(0, 0)
+    return ConfigDocument(kind, entries, location, repeated, index)
+
+
+def read_nodes(text: str, source: str, *, merge: bool = True) -> list[Node]:
+    """Read the documents of any YAML text as nodes with their places, within bounds.
+
+    With `merge`, keys of `<<` stand in the mappings that name them. Values are not made.
+
+    Raises:
+        MalformedDocument: not YAML, or nested or repeated by aliases beyond reason.
+        PayloadTooLarge: it is larger than any configuration.
+    """
+    index = LineIndex(text, source)
+    roots: list[Node] = []
+    with _reading(text, source) as loader:
+        while loader.check_node():
+            root = loader.get_node()
+            _check_size(root, index)
+            for node in _nodes(root) if merge else ():
+                if isinstance(node, MappingNode):
+                    loader.flatten_mapping(node)
+            _check_size(root, index)
+            roots.append(root)
+    return roots
+
+
+@contextmanager
+def _reading(text: str, source: str) -> Iterator[Any]:
+    """Give a loader of the text; what PyYAML raises becomes an error with its place."""
+    if len(text) > MAX_TEXT:
+        raise PayloadTooLarge(f"a YAML file of more than {MAX_TEXT} characters is not read")
     try:
         _check_events(text, source)
         loader = _Loader(text)
         try:
-            root = loader.get_single_node()
-            _check_size(root, index)
-            _check_integers(loader, root, index)
-            repeated = _repeated_keys(root, index)
-            kind, entries = _entries(loader, root, index)
+            yield loader
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -127,8 +160,6 @@ def read_config(text: str, source: str) -> ConfigDocument:
         raise _broken(source, "aliases nest too deeply") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise _broken(source, " ".join(str(error).split())) from None
-    location = _location(index, root) if root is not None else index.location(0, 0)
-    return ConfigDocument(kind, entries, location, repeated, index)
 
 
 def _check_events(text: str, source: str) -> None:
@@ -210,7 +241,7 @@ def _repeated_keys(root: Node | None, index: LineIndex) -> tuple[Location, ...]:
             for key, _ in node.value:
                 if isinstance(key, ScalarNode):
                     if (key.tag, key.value) in keys:
-                        found.append(_location(index, key))
+                        found.append(node_location(index, key))
                     keys.add((key.tag, key.value))
     return tuple(found)
 
@@ -231,12 +262,12 @@ def _entries(
             raise _broken(index.source, "found unhashable key", key_node.start_mark)
         before = entries.get(key)
         overridden = () if before is None else (*before.overridden, before.key_location)
-        location = _location(index, value_node)
+        location = node_location(index, value_node)
         entries[key] = ConfigEntry(
             key=key,
             value=_construct(loader, value_node, index),
             node=value_node,
-            key_location=_location(index, key_node),
+            key_location=node_location(index, key_node),
             location=location,
             start=key_node.start_mark.index,
             end=value_node.end_mark.index,
@@ -267,7 +298,8 @@ def _child(node: Node, step: str | int) -> Node | None:
     return None
 
 
-def _location(index: LineIndex, node: Node) -> Location:
+def node_location(index: LineIndex, node: Node) -> Location:
+    """Give the place of a node, without the blanks and comments after a block."""
     start, end = node.start_mark.index, node.end_mark.index
     if isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style:
         end = len(index.text[:end].rstrip())

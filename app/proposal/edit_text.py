@@ -164,7 +164,7 @@ def set_variable(proposal: Proposal, name: str, value: str) -> Proposal:
     if proposal.writer is not None:
         text = proposal.writer.set_variable(proposal, name, value)
     else:
-        text = _with_assignment(proposal, name, f"{name}={quote(value)}")
+        text = assigned_in_text(proposal, name, value)
     edited = reread(proposal, text)
     now = edited.environment.get(name)
     return edited if now is not None and now.value == value else proposal
@@ -205,7 +205,9 @@ def _with_given(proposal: Proposal, name: str, value: str) -> Proposal:
     return replace(proposal, environment=environment)
 
 
-def _with_assignment(proposal: Proposal, name: str, assignment: str) -> str | None:
+def assigned_in_text(proposal: Proposal, name: str, value: str) -> str:
+    """Write an assignment into the shell text; give the whole text."""
+    assignment = f"{name}={quote(value)}"
     variable = proposal.environment.get(name)
     index, span = _place_of(proposal, variable)
     if span is not None:

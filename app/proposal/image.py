@@ -61,5 +61,6 @@ class Image:
 
     @property
     def serves_vllm(self) -> bool:
-        """Whether it is an image of vLLM's, or one that by its name is made from it."""
-        return self.official is not None or "vllm" in self.repository.lower()
+        """Whether it is an image of vLLM's, or by its name made from it, or a variable."""
+        known = self.official is not None or "vllm" in self.repository.lower()
+        return known or bool(self.unresolved)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from app.errors import MalformedDocument, PayloadTooLarge, Problem
+from app.proposal.env_file import read_env_file
 from app.proposal.launch import WRAPPERS, Surroundings, launched
 from app.proposal.pieces import Piece, numbered
 from app.proposal.positions import LineIndex, NestedText
@@ -37,10 +38,12 @@ _OTHER_PROGRAMS: Final = frozenset(
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
 # A here-document is no quoted text: a backslash escapes these, and quotes are characters.
 _BODY_EXPANSION: Final = re.compile(
-    r"\\(?P<escaped>[$`\\\n])|(?P<unknown>`|\$[({0-9@*#?!-])|\$(?:(?P<name>[A-Za-z_]\w*)|"
-    r"\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?-)(?P<word>[^$`'\"\\{}]*))?\})",
+    r"\\(?P<escaped>[$`\\\n])|\$(?:(?P<name>[A-Za-z_]\w*)|"
+    r"\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?-)(?P<word>[^$`'\"\\{}]*))?\})|"
+    r"(?P<unknown>`|\$[({0-9@*#?!-])",
     re.ASCII,
 )
+_ASSIGNMENTS: Final = re.compile(r"\s*(?:(?:export[ \t]+)?[A-Za-z_]\w*=.*|#.*)?", re.ASCII)
 
 
 def parse_command(
@@ -228,9 +231,17 @@ class _Reader:
         )
 
     def _environment_alone(self) -> Proposal | None:
-        """Take text that only assigns variables for the environment of a server."""
+        """Take text that only assigns variables for the environment of a server.
+
+        In a file of such, a value may have blanks, which a shell would take for a command.
+        """
+        text = self._index.text
+        environment = self._variables.environment()
         if self._unclear or not self._assigned:
-            return None
+            if "=" not in text or not all(map(_ASSIGNMENTS.fullmatch, text.splitlines())):
+                return None
+            read = read_env_file(text, self._index.source, self._given, quotes=True)
+            environment.update({variable.name: variable for variable in read})
         self._findings.append(
             Finding(
                 rule="shell-environment-only",
@@ -240,9 +251,9 @@ class _Reader:
         )
         return Proposal(
             form=self._around.form,
-            environment=self._variables.environment(),
-            source=self._index.text,
-            command=self._index.location(len(self._index.text), len(self._index.text)),
+            environment=environment,
+            source=text,
+            command=self._index.location(len(text), len(text)),
             text=self._index,
             only_environment=True,
         )
