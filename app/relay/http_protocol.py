@@ -96,6 +96,13 @@ class GuardedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_headers_complete()
 
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over, with the way to cut it."""
+        super().handle_websocket_upgrade()
+        scope = getattr(self.transport.get_protocol(), "scope", None)
+        if scope is not None:
+            scope["extensions"][ABORT] = self.transport.abort
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, or has too long a header."""
         if self._head_bytes > self.limits.max_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from app.errors import AdmissionError, NotReady
+from app.relay.exchange import ABORT
 from app.relay.faults import ClientLeft, Draining, fault_of
 from app.relay.handshake import BackendSocket, HandshakeDenied, SocketOptions
 from app.relay.headers import (
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("vllm_admission.relay")
 
 ROUTE: Final = "websocket"
+_TOO_SLOW: Final = "client-too-slow"
 _DENIAL: Final = "websocket.http.response"
 # RFC 6455 section 7.4.1 and the IANA registry.
 _NORMAL, _GOING_AWAY, _NO_STATUS, _ABNORMAL = 1000, 1001, 1005, 1006
@@ -82,6 +85,7 @@ class RelayedSocket:
         self._receive = receive
         self._send = send
         self._stopped: asyncio.Future[AdmissionError | ClientLeft] | None = None
+        self._abort: Callable[[], None] | None = (scope.get("extensions") or {}).get(ABORT)
         self._request_id = request_id_of(header(scope["headers"], b"x-request-id"))
 
     def stop(self, reason: AdmissionError | ClientLeft) -> None:
@@ -169,7 +173,10 @@ class RelayedSocket:
                     await upstream.close(code=_sendable(end.code), message=_reason(end.reason))
                 return end.outcome
             end = down.result()
-            await self._close_client(_sendable(end.code), end.reason)
+            if end.outcome == _TOO_SLOW and self._abort is not None:
+                self._abort()
+            else:
+                await self._close_client(_sendable(end.code), end.reason)
             return end.outcome
         finally:
             await _ended(up, down)
@@ -216,7 +223,7 @@ class RelayedSocket:
                 async with asyncio.timeout(limit):
                     await self._send(event)
             except TimeoutError:
-                return _Close(_GOING_AWAY, "", "client-too-slow")
+                return _Close(_GOING_AWAY, "", _TOO_SLOW)
             except OSError:
                 return await _forever()  # the other direction tells how the client left
 

@@ -12,10 +12,14 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from app.relay.capacity import CapacityLimits
 from app.relay.client import BodyLimits
+from app.relay.fleet import Upstream
+from app.relay.http_protocol import HeaderLimits, guarded_http
 from app.relay.metrics import RelayMetrics
-from app.relay.relay import Examiner, Relay
+from app.relay.relay import Examiner, Pace, Relay
 from app.relay.upstream import Backend
+from app.relay.websocket import SocketLimits
 from app.request_rules.examination import Examination
 from tests.relay.faulty import FaultyBackend, Script, faulty_backend
 
@@ -50,14 +54,38 @@ async def gate_to(
     limits: BodyLimits | None = None,
     connect_timeout: float = 2.0,
     idle_timeout: float = 5.0,
+    capacity: CapacityLimits | None = None,
+    pace: Pace | None = None,
+    sockets: SocketLimits | None = None,
 ) -> AsyncIterator[Gate]:
-    registry = CollectorRegistry()
     backend = Backend(url, connect_timeout=connect_timeout, idle_timeout=idle_timeout)
+    async with gate_of(
+        backend, examiner=examiner, limits=limits, capacity=capacity, pace=pace, sockets=sockets
+    ) as gate:
+        yield gate
+
+
+@asynccontextmanager
+async def gate_of(
+    backend: Upstream,
+    *,
+    examiner: Examiner | None = None,
+    limits: BodyLimits | None = None,
+    capacity: CapacityLimits | None = None,
+    pace: Pace | None = None,
+    sockets: SocketLimits | None = None,
+    registry: CollectorRegistry | None = None,
+) -> AsyncIterator[Gate]:
+    """A relay to `backend`, which it closes."""
+    registry = registry or CollectorRegistry()
     relay = Relay(
         backend,
         examiner or NoRules(),
         RelayMetrics(registry),
         limits or BodyLimits(2**20),
+        capacity=capacity,
+        pace=pace,
+        sockets=sockets,
     )
     try:
         async with listening(relay) as port:
@@ -84,9 +112,13 @@ async def scene(
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[int]:
+async def listening(
+    app: ASGIApp, header: HeaderLimits | None = None, ws_max_size: int = 2**20
+) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app,
+        http=guarded_http(header or HeaderLimits()),
+        ws_max_size=ws_max_size,
         host="127.0.0.1",
         port=0,
         log_level="critical",
