@@ -173,14 +173,36 @@ def serve(
         int | None,
         typer.Option(min=1, max=64, help="Processes; default VLLM_ADMISSION_WORKERS, or 1."),
     ] = None,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="A second port, with TLS, for admission reviews."),
+    ] = None,
 ) -> None:
     """Run the service; settings come from VLLM_ADMISSION_… environment variables."""
     from app.serving import run_service
 
-    settings = Settings()
-    if workers is not None:
-        settings = settings.model_copy(update={"workers": workers})
-    run_service(settings, host, port)
+    given = {"workers": workers, "tls_port": tls_port}
+    update = {name: value for name, value in given.items() if value is not None}
+    run_service(Settings().model_copy(update=update), host, port)
+
+
+@cli.command()
+def certificate(
+    namespace: Annotated[str, typer.Option(help="Where the service and the secret are.")],
+    service: Annotated[str, typer.Option(help="The Service that the API server calls.")],
+    secret: Annotated[str, typer.Option(help="The Secret that the certificate is kept in.")],
+    configuration: Annotated[
+        list[str], typer.Option(help="Webhook configuration to tell; may be given again.")
+    ],
+) -> None:
+    """Make or renew the webhook's certificate, from inside a cluster without cert-manager."""
+    from app.certificates.cluster import Target, inside, keep
+    from app.certificates.serving import now
+
+    target = Target(namespace, service, secret, tuple(configuration))
+    with inside() as cluster:
+        for line in keep(cluster, target, now()) or ("nothing to do",):
+            typer.echo(line)
 
 
 @cli.command(epilog="With the backend's own options: vllm-admission simulate -- vllm serve toy ...")

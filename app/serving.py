@@ -14,7 +14,9 @@ from starlette.types import ASGIApp
 
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
+from app.certificates.serving import ServingCertificate
 from app.errors import UnusableInput
+from app.event_loop import run_loop
 from app.main import create_app
 from app.proposal.shell import parse_command
 from app.relay.draining import DrainingServer
@@ -32,17 +34,45 @@ DEMO_COMMAND: Final = (
 _DRAIN_SECONDS: Final = 30
 # For closing connections and ending inline replays after that.
 _END_SECONDS: Final = 10
+_LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 def run_service(settings: Settings, host: str, port: int) -> None:
     """Serve until a signal; streams in flight are drained."""
     configure_logging(settings.log_level)
+    certificate = certificate_of(settings)
     if settings.workers > 1:
         _run_workers(settings.workers, host, port)
     app = create_app(settings)
     listener = listen(host, port)
     _announce("vllm-admission", listener)
-    asyncio.run(serve_apps((app, listener)))
+    if certificate is None or settings.tls_port is None:
+        run_loop(serve_apps((app, listener)))
+        return
+    app.state.certificate = certificate
+    tls_listener = listen(host, settings.tls_port)
+    _announce("vllm-admission with TLS", tls_listener, scheme="https")
+    run_loop(serve_apps((app, listener), tls=(tls_listener, certificate)))
+
+
+def certificate_of(settings: Settings) -> ServingCertificate | None:
+    """Load the certificate of the port with TLS, if there is to be one.
+
+    Raises:
+        UnusableInput: it cannot be loaded, or the settings say only half.
+    """
+    chain, key = settings.tls_cert_file, settings.tls_key_file
+    if settings.tls_port is None:
+        return None
+    if chain is None or key is None:
+        raise UnusableInput(
+            "a port with TLS needs VLLM_ADMISSION_TLS_CERT_FILE and VLLM_ADMISSION_TLS_KEY_FILE"
+        )
+    if settings.workers > 1:
+        raise UnusableInput(
+            "a port with TLS goes with one worker: for more reviews at a time run more replicas"
+        )
+    return ServingCertificate(chain, key)
 
 
 def _run_workers(count: int, host: str, port: int) -> NoReturn:
@@ -73,7 +103,7 @@ def run_simulator(vllm_version: str, command: str | None, host: str, port: int) 
     app = simulator_of(vllm_version, command or DEMO_COMMAND)
     listener = listen(host, port)
     _announce(f"simulated vLLM {vllm_version}", listener)
-    asyncio.run(serve_apps((app, listener)))
+    run_loop(serve_apps((app, listener)))
 
 
 def run_demo(vllm_version: str, host: str, port: int) -> None:
@@ -88,7 +118,7 @@ def run_demo(vllm_version: str, host: str, port: int) -> None:
     _announce(f"simulated vLLM {vllm_version}", backend)
     _announce("vllm-admission", service)
     servers = ((simulator_of(vllm_version, command), backend), (create_app(settings), service))
-    asyncio.run(serve_apps(*servers))
+    run_loop(serve_apps(*servers))
 
 
 def demo_command(vllm_version: str) -> str:
@@ -127,26 +157,35 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def address(listener: socket.socket) -> str:
+def address(listener: socket.socket, scheme: str = "http") -> str:
     """The URL of a listening socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _announce(name: str, listener: socket.socket) -> None:
-    structlog.get_logger("vllm_admission").info("listening", server=name, url=address(listener))
+def _announce(name: str, listener: socket.socket, scheme: str = "http") -> None:
+    url = address(listener, scheme)
+    structlog.get_logger("vllm_admission").info("listening", server=name, url=url)
 
 
-def server_of(app: ASGIApp) -> uvicorn.Server:
-    """Make the server of an app; one that has gates bounds its clients, and drains them."""
+def server_of(app: ASGIApp, certificate: ServingCertificate | None = None) -> uvicorn.Server:
+    """Make the server of an app; one that has gates bounds its clients, and drains them.
+
+    With a certificate it is a second server of an app that another has started.
+    """
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
+        # Whoever asks is whoever connects; forwarded fields pass to the backend as they are.
+        proxy_headers=False,
         date_header=False,  # the relay passes the backend's on, the others add theirs
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        lifespan="auto" if certificate is None else "off",
     )
+    if certificate is not None:
+        config.ssl_context_factory = lambda *_: certificate.context
     gates: Gates | None = getattr(getattr(app, "state", None), "gates", None)
     if gates is None:
         return uvicorn.Server(config)
@@ -157,13 +196,19 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
     return DrainingServer(config, gates.request_gate.drain, longest)
 
 
-async def serve_apps(*servers: tuple[ASGIApp, socket.socket], lifeline: int | None = None) -> None:
+async def serve_apps(
+    *servers: tuple[ASGIApp, socket.socket],
+    lifeline: int | None = None,
+    tls: tuple[socket.socket, ServingCertificate] | None = None,
+) -> None:
     """Run several uvicorn servers in one loop; a signal ends all of them.
 
-    So does the end of the file that `lifeline`, if given, is the descriptor of.
+    So does the end of the file that `lifeline`, if given, is the descriptor of. With `tls` the
+    first app is served on that listener too, once it has started.
     """
     running = [server_of(app) for app, _ in servers]
     sockets = [listener for _, listener in servers]
+    first = running[0]
 
     async def run(server: uvicorn.Server, listener: socket.socket) -> None:
         try:
@@ -171,6 +216,20 @@ async def serve_apps(*servers: tuple[ASGIApp, socket.socket], lifeline: int | No
         finally:
             for other in running:
                 other.should_exit = True
+
+    async def run_tls(listener: socket.socket, certificate: ServingCertificate) -> None:
+        server = server_of(servers[0][0], certificate)
+        running.append(server)
+        # uvicorn tells by an attribute alone.
+        while not (first.started or first.should_exit):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if first.should_exit:
+            return
+        watching = asyncio.create_task(certificate.watch())
+        try:
+            await run(server, listener)
+        finally:
+            watching.cancel()
 
     def stop() -> None:
         if lifeline is not None:
@@ -180,5 +239,6 @@ async def serve_apps(*servers: tuple[ASGIApp, socket.socket], lifeline: int | No
 
     if lifeline is not None:
         asyncio.get_running_loop().add_reader(lifeline, stop)
+    both = () if tls is None else (run_tls(*tls),)
     with suppress(KeyboardInterrupt):
-        await asyncio.gather(*map(run, running, sockets))
+        await asyncio.gather(*map(run, running, sockets), *both)

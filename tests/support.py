@@ -62,7 +62,7 @@ def start_command(
     )
     assert process.stderr is not None
     try:
-        expected = 2 if argv[0] == "demo" else 1
+        expected = 2 if argv[0] == "demo" or "--tls-port" in argv else 1
         urls: dict[str, str] = {}
         while len(urls) < expected:
             line = process.stderr.readline()

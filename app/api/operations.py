@@ -7,6 +7,7 @@ configured proposal was admitted. `?verbose` lists the checks as kube-apiserver 
 from __future__ import annotations
 
 from importlib.metadata import version
+from ipaddress import ip_address
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -14,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.state import Gates, gates_of
+from app.certificates.serving import ServingCertificate, now
 from app.telemetry.registry import exposition
 
 router = APIRouter(tags=["operations"])
@@ -36,7 +38,7 @@ async def livez() -> Response:
 )
 async def readyz(request: Request, verbose: _Verbose = None) -> Response:
     """Answer 200 when every check passes, else 503 with the reasons."""
-    checks = _checks(gates_of(request))
+    checks = _checks(gates_of(request), getattr(request.app.state, "certificate", None))
     failed = [name for name, reason in checks.items() if reason]
     if verbose is None and not failed:
         return PlainTextResponse("ok\n")
@@ -66,13 +68,46 @@ async def metrics(request: Request) -> Response:
     return Response(content, headers={"content-type": media_type})
 
 
-def _checks(gates: Gates) -> dict[str, str | None]:
+@router.get(
+    "/drain",
+    summary="Take no more requests and answer when those in flight have ended",
+    response_class=PlainTextResponse,
+    responses={
+        403: {"description": "Asked from elsewhere than the same pod.", **_TEXT},
+        409: {"description": "There are several workers, and only one would hear it.", **_TEXT},
+    },
+)
+async def drain(request: Request) -> Response:
+    """Let a sidecar's neighbour wait, in its `preStop` hook, until it is needed no more.
+
+    Only for callers on the loopback of the same pod: it ends the service for everybody.
+    """
+    gates = gates_of(request)
+    if request.client is None or not _is_loopback(request.client.host):
+        return PlainTextResponse("only the same pod may ask for this\n", 403)
+    if gates.settings.workers > 1:
+        return PlainTextResponse("there are several workers: send SIGTERM instead\n", 409)
+    await gates.request_gate.drain()
+    return PlainTextResponse("drained\n")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _checks(gates: Gates, certificate: ServingCertificate | None) -> dict[str, str | None]:
     """Each check by name, with the reason where it fails."""
-    return {
+    checks = {
         "catalogue": None if gates.library.versions else "there is no catalogue",
         "serve-config": gates.admitted.reason,
         **gates.request_gate.checks,
     }
+    if certificate is not None:
+        checks["certificate"] = certificate.problem(now())
+    return checks
 
 
 def service_version() -> str:
