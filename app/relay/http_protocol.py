@@ -23,6 +23,7 @@ from app.relay.faults import BodyTooSlow, HeaderTooLarge
 
 # What a field takes on the wire beside its name and value: colon, space, CR, LF.
 _FIELD_OVERHEAD = 4
+_LINGERING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class GuardedHttp(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._in_head = False
         self._head_bytes = 0
+        self._refused = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
@@ -62,6 +64,8 @@ class GuardedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what has arrived."""
+        if self._refused:
+            return
         super().data_received(data)
         if not self._in_head or self.transport.is_closing():
             return
@@ -148,7 +152,12 @@ class GuardedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: AdmissionError) -> None:
-        """Answer with an error and close; an answer that is under way is not written into."""
+        """Answer with an error and close; an answer that is under way is not written into.
+
+        What the client still sends is thrown away for a moment: closing at once would reset the
+        connection, and the client might never see why.
+        """
+        self._refused = True
         if not self._answering:
             body = json.dumps(error.vllm_json()).encode()
             self.transport.write(
@@ -157,6 +166,11 @@ class GuardedHttp(HttpToolsProtocol):
                 + b"content-length: %d\r\n\r\n" % len(body)
                 + body
             )
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+                self._disarm()
+                self._timer = self.loop.call_later(_LINGERING_SECONDS, self.transport.close)
+                return
         self.transport.close()
 
 

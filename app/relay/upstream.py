@@ -191,6 +191,9 @@ class Backend:
     ) -> httpx.Response:
         """Send a request; the response's `stream` is unread and must be closed.
 
+        aiohttp itself repeats a GET, HEAD, OPTIONS, PUT or DELETE once if the connection it kept
+        turns out to be closed, as RFC 9110 section 9.2.2 allows. A POST is never sent twice.
+
         Args:
             method: as received.
             target: path and query exactly as received (RFC 9112 origin form).
