@@ -45,8 +45,12 @@ DEFAULT_MODEL: Final = "llama3-8b"
 MODEL_NAME: Final = "m"
 DRAFT_NAME: Final = "draft"
 _DRAFT_PATH: Final = re.compile(r'"model": "([^"]+)"')
-# Refusals that tell of the lab: no hub, and model classes whose packages are not installed.
-_UNANSWERABLE: Final = ("Invalid repository ID", "failed to be inspected")
+# Refusals that tell of the lab: no hub, and packages that are not installed.
+_UNANSWERABLE: Final = (
+    "Invalid repository ID",
+    "failed to be inspected",
+    "Arctic Inference is required",
+)
 GPU_COUNT: Final = 8
 
 
