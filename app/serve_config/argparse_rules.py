@@ -53,6 +53,7 @@ class _Parser:
         self._findings: list[Finding] = []
         self._extras: list[int] = []
         self._model_taken = False
+        self._model_at: int | None = None
 
     def _classify(self) -> str:
         pattern = []
@@ -79,6 +80,7 @@ class _Parser:
                 at = self._option(at, self._matches[at])
             else:
                 at = self._positional(at)
+        self._report_model()
         self._report_extras()
         open_words = tuple(self._tokens[i] for i in self._extras if self._tokens[i].unresolved)
         return Parsed(tuple(self._occurrences), tuple(self._findings), open_words)
@@ -93,10 +95,29 @@ class _Parser:
         self._model_taken = True
         token = self._tokens[at]
         self._occurrences.append(Occurrence(self._table.positional, None, None, (token,)))
-        switch = self._switch_before(at)
-        if switch is not None and token.text in _BOOLEAN_WORDS:
-            self._report_switch_value(*switch, token)
+        self._model_at = at
         return at + 1
+
+    def _report_model(self) -> None:
+        """Tell of a word after a switch that argparse takes for the model."""
+        if self._model_at is None:
+            return
+        token = self._tokens[self._model_at]
+        switch = self._switch_before(self._model_at)
+        if switch is None or token.text not in _BOOLEAN_WORDS:
+            return
+        if any(i not in self._matches for i in self._extras):
+            self._report_switch_value(*switch, token)
+            return
+        option = switch[0]
+        self._findings.append(
+            finding(
+                "cli-switch-value-as-model",
+                f"{option.spelling} takes no value, so vLLM serves a model named {token.text!r}",
+                location=token.location,
+                related=(option.location,),
+            )
+        )
 
     def _switch_before(self, at: int) -> tuple[Token, Flag] | None:
         match = self._matches.get(at - 1)
@@ -113,7 +134,17 @@ class _Parser:
         if flag is None:
             self._extras.append(at)
             return at + 1
-        if match.abbreviated and token.origin is Origin.ARGV:
+        if match.newer_python:
+            self._findings.append(
+                finding(
+                    "cli-python-dependent",
+                    f"Python before 3.12.7 refuses {shorten(token.spelling)!r}, later ones take it "
+                    f"for {match.option}; write that",
+                    location=token.location,
+                    undecided=True,
+                )
+            )
+        elif match.abbreviated and token.origin is Origin.ARGV:
             self._report_abbreviated(token, match)
         if flag is HELP:
             self._findings.append(

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from app.catalogue import Catalogue, Flag
 from app.serve_config.diagnostics import finding, shorten
-from app.serve_config.field_check import FieldProblem, ProblemKind, check_class, check_field
+from app.serve_config.field_check import (
+    FieldProblem,
+    ProblemKind,
+    check_class,
+    check_field,
+    nested_class,
+    typed_object,
+)
 from app.serve_config.serve_config import Setting, Unresolved
 from app.serve_config.values import argument_converter
 from app.verdict.finding import Finding
@@ -19,28 +27,121 @@ from app.verdict.location import Location
 _ALWAYS_BUILT: Final = frozenset(
     {"ModelConfig", "CacheConfig", "ParallelConfig", "SchedulerConfig", "LoadConfig"}
     | {"ObservabilityConfig", "KernelConfig", "UVAOffloadConfig", "PrefetchOffloadConfig"}
-    | {"StructuredOutputsConfig", "CompilationConfig", "OffloadConfig"}
+    | {"StructuredOutputsConfig", "CompilationConfig", "OffloadConfig", "VllmConfig"}
 )
 # JSON that vLLM hands to a class although its option has no class of its own.
-_CLASS_OF: Final = {"speculative_config": "SpeculativeConfig"}
+_CLASS_OF: Final = {
+    "speculative_config": "SpeculativeConfig",
+    "watermark_config": "WatermarkConfig",
+    "diffusion_config": "DiffusionConfig",
+}
+# Those of them that vLLM takes as JSON text too, so that a program may give either.
+_TEXT_TOO: Final = frozenset({"watermark_config", "diffusion_config"})
+# Fields that options of their own set, without the class telling so.
+_FIELDS: Final = {
+    "data_parallel_rank": "ParallelConfig",
+    "data_parallel_rpc_port": "ParallelConfig",
+    "data_parallel_size_local": "ParallelConfig",
+    "shutdown_timeout": "VllmConfig",
+}
+# Checks that are made only where another setting turns the class on.
+_BUILT_WITH: Final = {"LoRAConfig": "enable_lora"}
 
 
-def check_setting(flag: Flag, setting: Setting, catalogue: Catalogue) -> Iterator[Finding]:
-    """Say what the configuration classes refuse in one given setting."""
+def classes_turned_on(settings: Mapping[str, Setting]) -> frozenset[str]:
+    """Give the classes that are built because another setting asks for them."""
+    return frozenset(
+        name
+        for name, dest in _BUILT_WITH.items()
+        if dest in settings and settings[dest].value is True
+    )
+
+
+def check_setting(
+    flag: Flag, setting: Setting, catalogue: Catalogue, turned_on: Container[str] = ()
+) -> Iterator[Finding]:
+    """Say what the configuration classes refuse in one given setting.
+
+    `turned_on` are the classes that are built besides those that every server has.
+    """
     value = setting.value
-    if value is None or isinstance(value, Unresolved):
+    if isinstance(value, Unresolved):
+        return
+    if value is None:
+        problems = _null_problems(flag, setting, catalogue)
+        for problem in problems:
+            yield _finding(flag, setting, problem)
         return
     name = config_class_of(flag)
     if name is not None and name in catalogue.config_classes:
-        if isinstance(value, Mapping) and flag.dest in _CLASS_OF:
-            value = {str(key).replace("-", "_"): item for key, item in value.items()}
+        if flag.dest in _CLASS_OF:
+            value = _with_underscores(_parsed(flag.dest, value))
         problems = check_class(catalogue, name, value)
-    elif flag.config_class in _ALWAYS_BUILT and flag.config_field is not None:
+    elif flag.dest in _FIELDS:
+        problems = check_field(catalogue, _FIELDS[flag.dest], flag.dest, value)
+    elif flag.config_field is not None and (
+        flag.config_class in _ALWAYS_BUILT or flag.config_class in turned_on
+    ):
         problems = check_field(catalogue, flag.config_class or "", flag.config_field, value)
     else:
         return
     for problem in problems:
         yield _finding(flag, setting, problem)
+
+
+def _null_problems(flag: Flag, setting: Setting, catalogue: Catalogue) -> list[FieldProblem]:
+    """Judge a null that a program gives where the argument and the field take none.
+
+    On a command line a null is what an optional type makes of an empty word.
+    """
+    place = setting.location
+    if place is None or place.pointer is None or flag.config_class not in _ALWAYS_BUILT:
+        return []
+    if (
+        flag.config_field is None
+        or check_field(catalogue, "AsyncEngineArgs", flag.dest, None) == []
+    ):
+        return []
+    return check_field(catalogue, flag.config_class, flag.config_field, None)
+
+
+def engine_argument(dest: str, catalogue: Catalogue) -> Flag:
+    """Give an engine argument that has no option, as the option that it might be."""
+    field = catalogue.config_classes["AsyncEngineArgs"].fields.get(dest)
+    cls = None if field is None else nested_class(field.type)
+    return Flag(
+        dest=dest,
+        options=(),
+        group="",
+        action="",
+        conv="str" if cls is None else "dataclass_json",
+        cls=cls,
+    )
+
+
+def typed_setting(flag: Flag, value: Any, catalogue: Catalogue) -> Any:
+    """Give JSON for a configuration class as that class would hold it."""
+    if flag.dest in _CLASS_OF:
+        return _with_underscores(value)
+    name = argument_converter(flag).cls
+    return value if name is None else typed_object(catalogue, name, value)
+
+
+def _parsed(dest: str, value: Any) -> Any:
+    """Read JSON text as vLLM does where it takes that too; text that is none stays."""
+    if dest not in _TEXT_TOO or not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _with_underscores(value: Any) -> Any:
+    """Spell keys as vLLM does: `EngineArgs.create_speculative_config` takes dashes for them."""
+    if not isinstance(value, Mapping) or not any("-" in str(key) for key in value):
+        return value
+    return {str(key).replace("-", "_"): item for key, item in value.items()}
 
 
 def config_class_of(flag: Flag) -> str | None:

@@ -26,13 +26,22 @@ class KwargSettings:
     findings: tuple[Finding, ...]
 
 
-def read_kwargs(kwargs: Mapping[str, Any], catalogue: Catalogue) -> KwargSettings:
-    """Take the keys, with `_` or `-`, as engine arguments."""
+def read_kwargs(
+    kwargs: Mapping[str, Any],
+    catalogue: Catalogue,
+    places: Mapping[str, Location] | None = None,
+) -> KwargSettings:
+    """Take the keys, with `_` or `-`, as engine arguments.
+
+    `places` are where the keys are written, if not in an object named `config`.
+    """
     engine = catalogue.config_classes["AsyncEngineArgs"].fields
     settings: dict[str, Setting] = {}
     findings: list[Finding] = []
     for key, value in kwargs.items():
-        location = Location(pointer=f"/config/{escape_pointer(key)}", text=str(key))
+        location = (places or {}).get(key) or Location(
+            pointer=f"/config/{escape_pointer(key)}", text=str(key)
+        )
         name = str(key).removeprefix("--").replace("-", "_")
         flag = catalogue.by_dest.get(name)
         if name not in engine and (flag is None or not flag.options):

@@ -71,7 +71,9 @@ def _wanted(fact: EnvironmentFact, value: str) -> str | None:
         return None if _parses(float, value) else "a number"
     if fact.parse == "json_or_file":
         # A path that exists where the server runs is read as a file; we cannot see it.
-        looks_like_path = "{" not in value and "[" not in value and value != ""
+        looks_like_path = not any(mark in value for mark in "{[") and any(
+            mark in value for mark in "/."
+        )
         return None if looks_like_path or _parses(json.loads, value) else "JSON or a file"
     if fact.parse in {"choice", "choice_set"} and fact.choices:
         values = [value]

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from functools import lru_cache
 from typing import Any, Final, Literal, Union
 
@@ -35,8 +35,16 @@ _AUTO_IS_NONE: Final = frozenset({"_parse_attention_backend"})
 _FOLDING: Final = ("_normalize_",)
 # `before` validators that split a string at commas and leave all else to the field's type.
 _SPLITTING: Final = frozenset({"_to_list_str"})
-# `before` validators that only build the nested class.
-_BUILDING: Final = frozenset({"validate_pass_config_before"})
+# `before` validators that refuse no more than the field's type, or only objects that rules judge.
+_BUILDING: Final = frozenset({"validate_pass_config_before", "_validate_targets"})
+# `before` validators that take a string for a name of their own, which rules judge.
+_NAMING: Final = frozenset({"_coerce_spec"})
+# `before` validators of objects whose values are enum members by name.
+_BY_NAME_VALUES: Final = frozenset({"validate_backend_per_kind_before"})
+# Enums whose members' values are paths of classes, which no JSON but a string is.
+_NAMED_BY_PATH: Final = frozenset({"AttentionBackendEnum", "MLAPrefillBackendEnum"})
+# Classes that a JSON value names; vLLM raises TypeError for what is no string.
+_GIVEN_BY_NAME: Final = frozenset({"QuantKey"})
 
 
 class ProblemKind(StrEnum):
@@ -79,6 +87,40 @@ def check_field(catalogue: Catalogue, name: str, field: str, value: Any) -> list
     if config_field is None:
         return []
     return list(_field_problems(catalogue, config_field, value, ()))
+
+
+def typed_value(field: ConfigField, value: Any) -> Any:
+    """Give the value as pydantic would have it; one that cannot be judged stays as it is."""
+    if _is_open(value) or any(entry[0] in _BY_NAME | _NAMING for entry in field.validators):
+        return value
+    validators = [str(entry[0]) for entry in field.validators]
+    if isinstance(value, str) and any(name.startswith(_FOLDING) for name in validators):
+        value = value.lower().replace("-", "_")
+    if isinstance(value, str) and any(name in _SPLITTING for name in validators):
+        return value.replace(" ", "").split(",")
+    if nested_class(field.type) is not None:
+        return value
+    try:
+        typed = _adapter(json.dumps(field.type, sort_keys=True)).validate_json(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        return value
+    return value if isinstance(typed, Enum) else typed
+
+
+def typed_object(catalogue: Catalogue, name: str, value: Any) -> Any:
+    """Give an object for a configuration class with its members as pydantic would have them."""
+    config_class = catalogue.config_classes.get(name)
+    if config_class is None or not isinstance(value, Mapping):
+        return value
+    typed: dict[str, Any] = {}
+    for key, item in value.items():
+        field = config_class.fields.get(key)
+        nested = None if field is None else nested_class(field.type)
+        if nested is not None and isinstance(item, Mapping):
+            typed[key] = typed_object(catalogue, nested, item)
+        else:
+            typed[key] = item if field is None else typed_value(field, item)
+    return typed
 
 
 def _class_problems(
@@ -127,12 +169,15 @@ def _field_problems(
             return
         if all(n.startswith(_FOLDING) for n in before):
             value = value.lower().replace("-", "_") if isinstance(value, str) else value
-        elif all(n in _SPLITTING for n in before):
+        elif all(n in _SPLITTING | _NAMING for n in before):
             if isinstance(value, str):
                 return
+        elif all(n in _BY_NAME_VALUES for n in before) and isinstance(value, Mapping):
+            yield from _named_values(field, value, path)
+            return
         elif not all(n in _BUILDING for n in before):
             return
-    nested = _nested_class(field.type)
+    nested = nested_class(field.type)
     optional = any(t.get("t") == "none" for t in _flat(field.type))
     if nested is not None and not (value is None and optional):
         yield from _class_problems(catalogue, nested, value, path)
@@ -204,11 +249,24 @@ def _named_member(
     if isinstance(value, str):
         if value.upper() in members or (value.lower() == "auto" and optional):
             return
-    elif not isinstance(value, list | dict) and value in (enum.get("values") or [value]):
+    elif (
+        enum.get("name") not in _NAMED_BY_PATH
+        and not isinstance(value, list | dict)
+        and value in (enum.get("values") or [value])
+    ):
         return  # a member's value, where those are known
     names = nearest(value, members) if isinstance(value, str) else ()
     message = f"must be one of {', '.join(members)}, not {_shown(value)}{hint(names)}"
     yield FieldProblem(ProblemKind.TYPE, path, message, names)
+
+
+def _named_values(
+    field: ConfigField, value: Mapping[str, Any], path: tuple[str | int, ...]
+) -> Iterator[FieldProblem]:
+    """Check an object whose values a validator looks up by name."""
+    members = next(t for t in _flat(field.type) if t.get("t") == "dict")["of"]
+    for key, item in value.items():
+        yield from _named_member(ConfigField(type=members[-1]), item, (*path, key))
 
 
 def _near_literal(field: ConfigField, value: Any) -> tuple[str, ...]:
@@ -223,7 +281,7 @@ def _near_literal(field: ConfigField, value: Any) -> tuple[str, ...]:
     return nearest(value, known)
 
 
-def _nested_class(type_tree: Mapping[str, Any]) -> str | None:
+def nested_class(type_tree: Mapping[str, Any]) -> str | None:
     """Give the one configuration class that an object for this type must be."""
     parts = [t for t in _flat(type_tree) if t.get("t") != "none"]
     if len(parts) == 1 and parts[0].get("t") == "dataclass" and "annotated" not in parts[0]:
@@ -302,8 +360,11 @@ def _adapter(type_text: str) -> TypeAdapter[Any]:
 
 def _python_type(tree: Any) -> Any:
     """Give the Python type for the extractor's type tree; Any for what cannot be judged."""
-    if not isinstance(tree, Mapping) or tree.get("annotated"):
+    if not isinstance(tree, Mapping):
         return Any
+    if tree.get("annotated"):
+        names = {str(part.get("name")) for part in _flat(tree)}
+        return str | None if names & _GIVEN_BY_NAME else Any
     kind, members = tree.get("t"), tree.get("of")
     if kind == "union":
         parts = [_python_type(member) for member in members or ()]
@@ -314,7 +375,10 @@ def _python_type(tree: Any) -> Any:
         values = tree.get("values")
         if not values:
             return Any
-        return Enum("Choice", dict(zip(tree["members"], values, strict=False)))
+        choices = dict(zip(tree["members"], values, strict=False))
+        if all(type(choice) is int for choice in values):
+            return IntEnum("Choice", choices)
+        return Enum("Choice", choices)
     if kind in {"list", "set"}:
         return list[_python_type(_only(members))]  # type: ignore[misc] # built at run time
     if kind == "tuple" and isinstance(members, list) and members:

@@ -31,7 +31,8 @@ HELP: Final = Flag(
 class Match:
     """What one word is: an option of the parser, or an option it does not know (no `flag`).
 
-    `ambiguous` lists the options of which the word is a common beginning.
+    `ambiguous` lists the options of which the word is a common beginning. `newer_python` marks
+    what only argparse from Python 3.12.7 on takes for that option.
     """
 
     flag: Flag | None
@@ -39,6 +40,7 @@ class Match:
     explicit: str | None = None
     abbreviated: bool = False
     ambiguous: tuple[str, ...] = ()
+    newer_python: bool = False
 
 
 class OptionTable:
@@ -81,6 +83,11 @@ class OptionTable:
             return Match(self.flags[option], option, explicit, abbreviated=True)
         if _NEGATIVE_NUMBER.match(text) or " " in text:
             return None
+        if equals and not text.startswith("--"):
+            found = [(option, value) for option in self._beginning_with(name)]
+            if len(found) == 1:
+                option = found[0][0]
+                return Match(self.flags[option], option, value, True, newer_python=True)
         return Match(None, text)
 
     def _by_prefix(self, text: str) -> list[tuple[str, str | None]]:

@@ -6,14 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from app.catalogue import Catalogue
-from app.proposal.proposal import Entrypoint, Form, Proposal, Word
+from app.proposal.proposal import Entrypoint, Proposal, Word
 from app.serve_config.argparse_rules import parse
-from app.serve_config.class_rules import check_setting
+from app.serve_config.class_rules import (
+    check_setting,
+    classes_turned_on,
+    engine_argument,
+    typed_setting,
+)
 from app.serve_config.command_line import rewrite
 from app.serve_config.config_file import ConfigFile
 from app.serve_config.diagnostics import bounded, finding
 from app.serve_config.engine_kwargs import read_kwargs
 from app.serve_config.environment import check_environment
+from app.serve_config.launch_args import check_launch
 from app.serve_config.option_table import option_table
 from app.serve_config.serve_args import check_serve_args
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
@@ -47,7 +53,7 @@ def resolve(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     Never raises for what a user wrote: everything vLLM would refuse, and everything that cannot
     be known, is a finding.
     """
-    if proposal.form is Form.CONFIG:
+    if proposal.kwargs is not None:
         return _resolve_kwargs(proposal, catalogue)
     return _resolve_words(as_command_line(proposal), catalogue)
 
@@ -94,6 +100,7 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     settings = _with_defaults(values.settings, catalogue, unknown)
     served = proposal.entrypoint is Entrypoint.SERVE
     alone = rewritten.config is not None and rewritten.config.alone
+    alone = alone or proposal.only_environment
     if not _set_model(settings, positional=served) and unknown is None and not alone:
         findings.append(_no_model(settings, values.occurrences))
     return _finish(
@@ -107,33 +114,32 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
 
 
 def _resolve_kwargs(proposal: Proposal, catalogue: Catalogue) -> Resolution:
-    read = read_kwargs(proposal.kwargs or {}, catalogue)
+    read = read_kwargs(proposal.kwargs or {}, catalogue, proposal.places)
     findings = [*proposal.findings, *read.findings]
-    return _finish(proposal, catalogue, _with_defaults(read.settings, catalogue, None), findings)
+    unknown = Unresolved(proposal.unseen, ", ".join(proposal.unseen)) if proposal.unseen else None
+    settings = _with_defaults(read.settings, catalogue, unknown)
+    return _finish(proposal, catalogue, settings, findings)
 
 
 def _finish(
     proposal: Proposal,
     catalogue: Catalogue,
-    settings: Mapping[str, Setting],
+    settings: dict[str, Setting],
     findings: list[Finding],
     occurrences: tuple[Occurrence, ...] = (),
     config_file: ConfigFile | None = None,
 ) -> Resolution:
     config = ServeConfig(
         catalogue=catalogue,
-        settings=settings,
+        settings=_judged(settings, catalogue, findings),
         environment=proposal.environment,
         model_config=proposal.model_config,
         draft_model_config=proposal.draft_model_config,
         hardware=proposal.hardware,
     )
-    for dest, setting in settings.items():
-        flag = catalogue.by_dest.get(dest)
-        if flag is not None and setting.origin is not Origin.DEFAULT:
-            findings.extend(check_setting(flag, setting, catalogue))
-    if proposal.form is not Form.CONFIG:
+    if proposal.kwargs is None:
         findings.extend(check_serve_args(config, proposal.entrypoint))
+        findings.extend(check_launch(config))
     try:
         refuse_unknown = bool(config["fail_on_environ_validation"])
     except Abstain:
@@ -147,6 +153,24 @@ def _finish(
         occurrences=occurrences,
         config_file=config_file,
     )
+
+
+def _judged(
+    settings: dict[str, Setting], catalogue: Catalogue, findings: list[Finding]
+) -> dict[str, Setting]:
+    """Judge what is given; JSON that its class takes gets the types that pydantic gives it."""
+    turned_on = classes_turned_on(settings)
+    for dest, setting in settings.items():
+        if setting.origin is Origin.DEFAULT:
+            continue
+        flag = catalogue.by_dest.get(dest) or engine_argument(dest, catalogue)
+        found = list(check_setting(flag, setting, catalogue, turned_on))
+        findings.extend(found)
+        if not found:
+            value = typed_setting(flag, setting.value, catalogue)
+            if value is not setting.value:
+                settings[dest] = replace(setting, value=value)
+    return settings
 
 
 def _with_defaults(

@@ -23,6 +23,7 @@ def check_serve_args(config: ServeConfig, entrypoint: Entrypoint) -> list[Findin
     found: list[Finding] = []
     for check in (
         _chat_template,
+        _log_config_file,
         lambda c: _grpc_port(c, entrypoint),
         _effort_map,
         _auto_tool_choice,
@@ -47,6 +48,17 @@ def _chat_template(config: ServeConfig) -> Iterator[Finding]:
             "exist where the server runs",
             location=config.place("chat_template"),
         )
+
+
+def _log_config_file(config: ServeConfig) -> Iterator[Finding]:
+    for name in ("logging_config.pylogging_config_file", "log_config_file"):
+        file = config[name]
+        if isinstance(file, str) and file:
+            yield finding(
+                "serve-log-config-file",
+                f"{file!r} is read when the server starts; it must exist where that runs",
+                location=config.place(name),
+            )
 
 
 def _auto_tool_choice(config: ServeConfig) -> Iterator[Finding]:
@@ -173,7 +185,10 @@ def _rust_frontend(config: ServeConfig) -> bool:
     variable = config.variable("VLLM_USE_RUST_FRONTEND")
     if variable is None:
         return False
-    return variable.value.strip().lower() in {"1", "true"}
+    try:
+        return int(variable.value) != 0
+    except ValueError:  # refused by itself
+        return False
 
 
 def _multi_port(config: ServeConfig) -> Iterator[Finding]:

@@ -103,6 +103,17 @@ def _convert(
 ) -> Any:
     flag = occurrence.flag
     inner = argument_converter(flag)
+    if occurrence.explicit and token.text == "--":
+        findings.append(
+            finding(
+                "cli-python-dependent",
+                f"Python before 3.12.7 drops the `--` after {flag.name}=, later ones take it for "
+                "the value",
+                location=token.location,
+                undecided=True,
+            )
+        )
+        return Unresolved((), f"the value of {flag.name}")
     try:
         value = convert(flag.converter, token.text)
     except ConversionError as error:

@@ -21,6 +21,7 @@ def parser_rule(
     bad: str = "",
     good: str = "vllm serve org/model --max-model-len 8192",
     versions: str = "",
+    covers: tuple[str, ...] = (),
 ) -> Declaration:
     """Declare a rule whose examples hold on every version."""
     return Declaration(
@@ -34,4 +35,5 @@ def parser_rule(
         versions=versions,
         bad=(Example(bad),) if bad else (),
         good=(Example(good),),
+        covers=covers,
     )

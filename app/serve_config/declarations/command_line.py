@@ -36,6 +36,16 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         bad="vllm serve org/model --max-model 8192",
     ),
     parser_rule(
+        "cli-python-dependent",
+        Severity.WARNING,
+        "Python's own releases read this differently",
+        "argparse was mended in Python 3.12.7 and 3.13: abbreviated options with one dash take "
+        "`=value`, and a `--` given as `--option=--` is the value. vLLM runs on either.",
+        "Write the option in full, with a value that is not `--`.",
+        source="CPython, Lib/argparse.py::ArgumentParser._get_option_tuples",
+        bad="vllm serve org/model -as=2",
+    ),
+    parser_rule(
         "cli-missing-value",
         Severity.ERROR,
         "The option needs a value",
@@ -51,6 +61,17 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "a separate `true` is taken for the model or for a superfluous word.",
         "Write the option alone, or its `--no-` form.",
         bad="vllm serve org/model --enforce-eager=true",
+    ),
+    parser_rule(
+        "cli-switch-value-as-model",
+        Severity.WARNING,
+        "A word after a switch is taken for the model",
+        "On/off options take no value. A `true` or `false` behind one, with no model before it, is "
+        "the first word that belongs to no option, which is the model; it also replaces a model "
+        "that the config file names.",
+        "Take the word out, or write the `--no-` form for a `false`, and give the model first.",
+        bad="vllm serve --enforce-eager true",
+        covers=("cli-bool-trailing-word",),
     ),
     parser_rule(
         "cli-invalid-choice",
