@@ -286,7 +286,12 @@ def device_ids_ray(config: ServeConfig) -> Iterator[Finding]:
     bad=(
         Example(
             "vllm serve m -tp 4",
-            model_config={**DENSE, "num_attention_heads": 40, "num_key_value_heads": 10},
+            model_config={
+                **DENSE,
+                "hidden_size": 5120,
+                "num_attention_heads": 40,
+                "num_key_value_heads": 10,
+            },
         ),
         Example("vllm serve m -tp 4", model_config={**DENSE, "intermediate_size": 14338}),
         Example("vllm serve m -tp 8", model_config={**EXPERTS, "moe_intermediate_size": 772}),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.rules.configuration.parallel_dp import (
-    ARGUMENTS,
     AREA,
+    ARGUMENTS,
     HYBRID,
     RANK,
     START,
