@@ -7,8 +7,6 @@ Exit codes: 0 accepted or consistent, 1 rejected or inconsistent, 2 unusable inp
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace as with_fields
@@ -21,17 +19,23 @@ import typer
 from app import batch as batches
 from app import replay_command as replays
 from app.catalogue import CatalogueLibrary
+from app.cli_input import (
+    EnvOption,
+    FileArgument,
+    FilesOption,
+    HardwareOption,
+    ModelConfigOption,
+    given_along,
+    quoted,
+    read_proposal,
+)
 from app.documents import decode_json, decode_text, encode_json
-from app.errors import AdmissionError, UnusableInput
-from app.inputs import UNUSABLE, answer_lines, open_input
+from app.errors import AdmissionError
+from app.inputs import UNUSABLE, answer_lines
 from app.probe.command import probe_command
-from app.proposal.envelope import Envelope, read_envelope
-from app.proposal.proposal import Hardware, Variable
-from app.proposal.read import read_text
-from app.proposal.shell import parse_command
+from app.proposal.envelope import read_envelope
 from app.settings import Settings
 from app.validation import answer, judge, overall
-from app.verdict.location import Location
 from app.verdict.render.github import render_github
 from app.verdict.render.jsonl import render_jsonl
 from app.verdict.render.junit import render_junit
@@ -53,7 +57,6 @@ EXIT: Final[dict[str, int]] = {
     Outcome.REJECTED: 1,
     Outcome.UNDETERMINED: 3,
 }
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 
 
 class Format(StrEnum):
@@ -65,6 +68,13 @@ class Format(StrEnum):
     SARIF = "sarif"
     JUNIT = "junit"
     GITHUB = "github"
+
+
+class SettingsListed(StrEnum):
+    """Which settings a verdict lists."""
+
+    GIVEN = "given"
+    ALL = "all"
 
 
 class ReportFormat(StrEnum):
@@ -88,25 +98,22 @@ _RENDERERS: Final[dict[Format, Callable[[Sequence[Verdict]], str]]] = {
 @cli.command(epilog="A command line, directly: vllm-admission validate -- vllm serve MODEL ...")
 def validate(
     context: typer.Context,
-    file: Annotated[
-        str | None, typer.Argument(help="A proposal in any form; - is standard input.")
-    ] = None,
+    file: FileArgument = None,
     vllm_version: Annotated[
         list[str] | None, typer.Option("--vllm-version", metavar="V", help="May be repeated.")
     ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", metavar="K=V", help="May be repeated.")
-    ] = None,
-    model_config: Annotated[
-        Path | None, typer.Option("--model-config", help="The model's config.json.")
-    ] = None,
-    hardware: Annotated[
-        str | None, typer.Option("--hardware", metavar="GPU:COUNT", help="H100-80GB:8, or cpu.")
-    ] = None,
+    env: EnvOption = None,
+    files: FilesOption = None,
+    model_config: ModelConfigOption = None,
+    hardware: HardwareOption = None,
     batch: Annotated[
         str | None,
         typer.Option("--batch", help="JSON lines, an envelope each; - is standard input."),
     ] = None,
+    settings_listed: Annotated[
+        SettingsListed,
+        typer.Option("--settings", help="Which settings the JSON formats list."),
+    ] = SettingsListed.GIVEN,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
 ) -> None:
     """Say whether `vllm serve` would accept a proposed configuration."""
@@ -116,15 +123,16 @@ def validate(
     settings = Settings()
     library = CatalogueLibrary(settings.catalogue_dir)
     if batch is not None:
-        if vllm_version or env or model_config or hardware:
+        if vllm_version or env or files or model_config or hardware:
             raise typer.BadParameter("in a batch each line says its version, env and facts")
         _validate_batch(batch, library, settings.vllm_version, output)
-    envelope = _extended(_read_proposal(file, words), env, model_config, hardware)
+    envelope = read_proposal(file, words, given_along(env, files, model_config, hardware))
     if vllm_version:
         if envelope.vllm_versions:
             raise typer.BadParameter("--vllm-version is given, and the envelope names a version")
         envelope = with_fields(envelope, vllm_versions=tuple(vllm_version))
-    verdicts = judge(envelope, library, settings.vllm_version)
+    every = settings_listed is SettingsListed.ALL
+    verdicts = judge(envelope, library, settings.vllm_version, every_setting=every)
     sys.stdout.write(_RENDERERS[output](verdicts))
     raise typer.Exit(EXIT[overall(verdicts)])
 
@@ -220,7 +228,7 @@ def simulate(
     from app.serving import run_simulator
 
     words: list[str] | None = context.obj
-    run_simulator(vllm_version, None if words is None else _quoted(words), host, port)
+    run_simulator(vllm_version, None if words is None else quoted(words), host, port)
 
 
 @cli.command()
@@ -255,54 +263,6 @@ def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
         return argv, None
     at = argv.index("--")
     return argv[:at], argv[at + 1 :]
-
-
-def _quoted(words: list[str]) -> str:
-    """Turn words that a shell has already split back into a command."""
-    quoted: list[str] = []
-    for word in words:
-        name = _ASSIGNMENT.match(word)
-        leading = name is not None and len(quoted) == sum("=" in q for q in quoted)
-        cut = len(name.group()) if name is not None and leading else 0
-        quoted.append(word[:cut] + (shlex.quote(word[cut:]) if word[cut:] or not cut else ""))
-    return " ".join(quoted)
-
-
-def _read_proposal(file: str | None, words: list[str] | None) -> Envelope:
-    if words is not None:
-        return Envelope(proposal=parse_command(_quoted(words)))
-    source = file or "-"
-    with open_input(source) as stream:
-        return read_text(decode_text(stream.read(), what=source), source=source)
-
-
-def _extended(
-    envelope: Envelope, env: list[str] | None, model_config: Path | None, hardware: str | None
-) -> Envelope:
-    """Add what the options say about the proposal."""
-    proposal = envelope.proposal
-    variables = dict(proposal.environment)
-    for entry in env or ():
-        name, equals, value = entry.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--env takes NAME=VALUE, not {entry!r}")
-        variables[name] = Variable(name, value, Location(variable=name, source="--env"))
-    proposal = with_fields(proposal, environment=variables)
-    if model_config is not None:
-        what = str(model_config)
-        with open_input(what) as stream:
-            facts = decode_json(decode_text(stream.read(), what=what), what=what)
-        if not isinstance(facts, dict):
-            raise UnusableInput(f"{what} is no config.json: it must hold a JSON object")
-        proposal = with_fields(proposal, model_config=facts)
-    if hardware is not None:
-        gpu, _, count = hardware.partition(":")
-        if count and not count.isdigit():
-            raise typer.BadParameter(f"--hardware takes GPU or GPU:COUNT, not {hardware!r}")
-        proposal = with_fields(
-            proposal, hardware=Hardware(gpu or None, int(count) if count else None)
-        )
-    return with_fields(envelope, proposal=proposal)
 
 
 def _validate_batch(

@@ -1,4 +1,4 @@
-"""The configuration gate as a function: an envelope in, one verdict a version out."""
+"""The configuration gate as a function: an envelope in, one verdict a proposal and version out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.catalogue import CatalogueLibrary
+from app.catalogue import Catalogue, CatalogueLibrary
 from app.proposal.envelope import Envelope
+from app.proposal.proposal import Proposal
 from app.rules.evaluate import validate
 from app.rules.registry import CrashHook
+from app.serve_config.diagnostics import finding
 from app.verdict.verdict import Outcome, Verdict
 
 
@@ -18,24 +20,53 @@ def judge(
     library: CatalogueLibrary,
     default_version: str | None = None,
     on_crash: CrashHook | None = None,
+    *,
+    every_setting: bool = False,
 ) -> tuple[Verdict, ...]:
-    """Judge a proposal for each version it names; for the default version if it names none.
+    """Judge each proposal for each version that is asked for.
 
-    `on_crash` is told of rules that crashed, which never refuse anything.
+    If none is, for the version that the proposal's container image names, else for the default.
+    `on_crash` is told of rules that crashed, which never refuse anything. With `every_setting`,
+    verdicts carry the settings that nobody gave too.
 
     Raises:
         UnknownVersion: a version has no catalogue.
     """
-    versions = envelope.vllm_versions or (default_version or library.newest,)
-    catalogues = [library.get(version) for version in versions]
-    return tuple(
-        replace(validate(envelope.proposal, catalogue, on_crash=on_crash), id=envelope.id)
-        for catalogue in catalogues
-    )
+    verdicts = []
+    for proposal in envelope.proposals:
+        for version in versions_of(envelope, proposal, default_version or library.newest):
+            catalogue = library.get(version)
+            told = _with_image_findings(proposal, catalogue, asked=bool(envelope.vllm_versions))
+            verdict = validate(told, catalogue, on_crash=on_crash, every_setting=every_setting)
+            verdicts.append(replace(verdict, id=envelope.id, subject=proposal.subject))
+    return tuple(verdicts)
+
+
+def versions_of(envelope: Envelope, proposal: Proposal, default: str) -> tuple[str, ...]:
+    """Give the versions to judge a proposal for."""
+    image = proposal.image
+    named = None if image is None else image.vllm_version
+    return envelope.vllm_versions or (named or default,)
+
+
+def _with_image_findings(proposal: Proposal, catalogue: Catalogue, *, asked: bool) -> Proposal:
+    """Say where the image does not tell its version, or tells another one."""
+    image = proposal.image
+    if image is None:
+        return proposal
+    version = catalogue.vllm_version
+    found = []
+    if image.vllm_version is None and not asked:
+        text = f"{image.text} does not tell its vLLM version; this was judged for {version}"
+        found = [finding("image-version-unknown", text, location=image.location)]
+    elif image.vllm_version is not None and image.vllm_version != version and asked:
+        text = f"{image.text} has vLLM {image.vllm_version}; this was judged for {version}"
+        found = [finding("image-version-differs", text, location=image.location)]
+    return replace(proposal, findings=(*found, *proposal.findings))
 
 
 def answer(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Give the JSON answer: the verdict itself, or for several versions all of them."""
+    """Give the JSON answer: the verdict itself, or for several versions or services all of them."""
     if len(verdicts) == 1:
         return verdicts[0].as_json()
     body: dict[str, Any] = {

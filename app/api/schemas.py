@@ -25,7 +25,7 @@ class HardwareModel(Model):
 
 
 class ProposalEnvelope(Model):
-    """A proposed configuration. Exactly one of args, command, config, config_yaml."""
+    """A proposed configuration, in exactly one of the forms from `args` to `python`."""
 
     id: Any = Field(None, description="Given back with the verdict.")
     args: list[str] | None = Field(None, description="What follows `vllm serve`, a word each.")
@@ -34,6 +34,12 @@ class ProposalEnvelope(Model):
         None, description="Engine arguments as for `LLM(**kwargs)`; dashes are taken too."
     )
     config_yaml: str | None = Field(None, description="The text of a vLLM `--config` file.")
+    compose: str | None = Field(
+        None, description="The text of a compose file; each vLLM service gets a verdict."
+    )
+    python: str | None = Field(
+        None, description="Python source with one `LLM(…)` or `AsyncEngineArgs(…)` call."
+    )
     env: dict[str, str] | None = Field(None, description="Environment variables.")
     files: dict[str, str] | None = Field(
         None, description="Texts of the `--config` files that the command line names."
@@ -106,11 +112,50 @@ class NotCheckedModel(Model):
     needs: str
 
 
+class SettingModel(Model):
+    """The value of one setting, and where it comes from."""
+
+    value: Any = None
+    origin: Literal["default", "argv", "config_file", "environment", "derived"]
+    effective: Any = Field(None, description="What vLLM makes of it, if that is another value.")
+    unresolved: list[str] | None = Field(None, description="Variables that it hangs on.")
+    location: LocationModel | None = None
+    overridden: list[LocationModel] | None = Field(
+        None, description="Earlier places of the same setting, which lose."
+    )
+
+
+class EffectiveModel(Model):
+    """A setting that vLLM changes silently."""
+
+    dest: str
+    asked: Any = None
+    effective: Any = None
+    because: str
+    rule: str
+
+
+class SettingsModel(Model):
+    """The settings of a proposal, by argparse destination."""
+
+    given: dict[str, SettingModel] = Field(description="Those that somebody gave.")
+    effective: list[EffectiveModel] = Field(
+        description="Those that vLLM changes without refusing: asked for beside effective."
+    )
+    derived: dict[str, Any] = Field(description="What else vLLM works out.")
+    all: dict[str, SettingModel] | None = Field(
+        None, description="With `?settings=all`: every setting of the version."
+    )
+
+
 class VerdictModel(Model):
     """The verdict on a proposal for one vLLM version."""
 
     schema_name: str = Field(alias="schema")
     id: Any = None
+    subject: str | None = Field(
+        None, description="Which proposal of the document: a compose service."
+    )
     verdict: Literal["accepted", "rejected", "undetermined"]
     accepted: bool
     vllm_version: str
@@ -119,11 +164,11 @@ class VerdictModel(Model):
     corrected: dict[str, Any] | None = Field(
         description="The proposal in its own form with fixes applied; accepted by this gate."
     )
-    settings: dict[str, Any] | None = Field(description="What was given, and from where.")
+    settings: SettingsModel | None = Field(description="What was given, and what becomes of it.")
 
 
 class VerdictsModel(Model):
-    """Verdicts for several versions; accepted only if all accept."""
+    """Verdicts for several versions or services; accepted only if all accept."""
 
     id: Any = None
     verdict: Literal["accepted", "rejected", "undetermined"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
@@ -16,8 +16,7 @@ from app.api.state import gates_of
 from app.documents import decode_json, decode_text, encode_json
 from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
 from app.proposal.envelope import Envelope, read_envelope
-from app.proposal.read import read_text, read_yaml
-from app.proposal.shell import parse_command
+from app.proposal.read import read_shell_text, read_text, read_yaml
 from app.validation import answer, judge
 from app.verdict.render.sarif import render_sarif
 from app.verdict.render.text import render_text
@@ -30,7 +29,7 @@ _YAML_TYPES: Final = {"application/yaml", "application/x-yaml", "text/yaml", "te
 # curl's default when given --data; its body is then whatever the user has at hand.
 _UNTYPED: Final = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
 
-_PARAMETERS: Final = ("vllm_version", "on_reject")
+_PARAMETERS: Final = ("vllm_version", "on_reject", "settings")
 
 _REQUEST_BODY: Final = {
     "required": True,
@@ -55,7 +54,7 @@ _REQUEST_BODY: Final = {
     response_model=schemas.VerdictModel | schemas.VerdictsModel,
     responses={
         200: {
-            "description": "The verdict; for several versions one for each.",
+            "description": "The verdict; for several versions or services one for each.",
             "content": {"text/plain": {"schema": {"type": "string"}}, _SARIF: {}},
         },
         **problem_responses(400, 413, 415, 422),
@@ -70,8 +69,12 @@ async def validate_proposal(
     on_reject: Annotated[
         int, Query(ge=200, le=499, description="Status to answer with when not accepted.")
     ] = 200,
+    settings: Annotated[
+        Literal["given", "all"],
+        Query(description="Which settings to list: those given, or all of the version."),
+    ] = "given",
 ) -> Response:
-    """Judge a proposal given as a JSON envelope, a shell command or a vLLM `--config` file."""
+    """Judge a proposal: a JSON envelope, a shell command, a compose file or a `--config` file."""
     gates = gates_of(request)
     _check_parameters(request)
     body = await read_body(request, gates.settings.max_body_bytes)
@@ -83,7 +86,11 @@ async def validate_proposal(
         envelope = replace(envelope, vllm_versions=tuple(vllm_version))
     with gates.metrics.duration.labels("configuration").time():
         verdicts = judge(
-            envelope, gates.library, gates.settings.vllm_version, gates.metrics.crashed
+            envelope,
+            gates.library,
+            gates.settings.vllm_version,
+            gates.metrics.crashed,
+            every_setting=settings == "all",
         )
     gates.metrics.judged(verdicts)
     accepted = all(verdict.accepted for verdict in verdicts)
@@ -107,7 +114,7 @@ def _read(text: str, media_type: str) -> Envelope:
     if media_type == "application/json":
         return read_envelope(decode_json(text))
     if media_type == "text/plain":
-        return Envelope(proposal=parse_command(text))
+        return read_shell_text(text)
     if media_type in _YAML_TYPES:
         return read_yaml(text, source="config_yaml")
     if media_type in _UNTYPED:

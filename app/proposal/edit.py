@@ -8,6 +8,7 @@ from typing import Any
 
 from app.catalogue import Catalogue
 from app.proposal.edit_kwargs import edit_kwargs
+from app.proposal.edit_python import edit_python
 from app.proposal.edit_text import set_variable, unset_variable
 from app.proposal.edit_words import edit_words
 from app.proposal.edit_yaml import edit_yaml
@@ -32,6 +33,8 @@ def _apply(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:
         return set_variable(proposal, edit.variable, edit.value)
     if isinstance(edit, UnsetEnvironment):
         return unset_variable(proposal, edit.variable)
+    if proposal.form is Form.PYTHON:
+        return edit_python(proposal, edit)
     if proposal.form is Form.CONFIG:
         kwargs: Mapping[str, Any] = edit_kwargs(proposal.kwargs or {}, edit)
         return replace(proposal, kwargs=kwargs)

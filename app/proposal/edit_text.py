@@ -77,14 +77,11 @@ def reread(proposal: Proposal, text: str | None) -> Proposal:
     except AdmissionError:  # the edit broke quotes around it
         return proposal
     source = innermost(proposal).source
-    outside = {
-        name: variable
-        for name, variable in proposal.environment.items()
-        if variable.location.source != source and name not in edited.environment
-    }
+    written = {n: v for n, v in edited.environment.items() if v.location.source == source}
+    outside = {n: v for n, v in proposal.environment.items() if v.location.source != source}
     return replace(
         edited,
-        environment={**edited.environment, **outside},
+        environment={**written, **outside},
         files={**edited.files, **proposal.files},
         model_config=proposal.model_config,
         draft_model_config=proposal.draft_model_config,

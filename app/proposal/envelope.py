@@ -5,16 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from app.errors import InvalidEnvelope, Problem
+from app.proposal.compose import read_compose
 from app.proposal.config_yaml import parse_config_yaml
 from app.proposal.proposal import Entrypoint, Form, Hardware, Proposal, Variable, Word
+from app.proposal.python_source import parse_python
 from app.proposal.shell import MAX_WORDS, parse_command
 from app.verdict.location import Location
 
-FORMS: Final = ("args", "command", "config", "config_yaml")
+FORMS: Final = ("args", "command", "config", "config_yaml", "compose", "python")
 _KEYS: Final = (
     *FORMS,
     *("env", "files", "vllm_version", "vllm_versions", "model_config", "draft_model_config"),
@@ -26,19 +28,34 @@ _CAPABILITY: Final = re.compile(r"(\d{1,2})\.(\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """One proposal to judge, for the versions named, with the caller's `id` for it."""
+    """A proposal to judge, for the versions named, with the caller's `id` for it.
+
+    `more` are the others of the same document: further vLLM services of a compose file.
+    """
 
     proposal: Proposal
+    more: tuple[Proposal, ...] = ()
     vllm_versions: tuple[str, ...] = ()
     id: Any = None
+
+    def along(self, along: Along) -> Envelope:
+        """Give the envelope with what is known beside it added to each proposal."""
+        first, *more = map(along.added_to, self.proposals)
+        return replace(self, proposal=first, more=tuple(more))
+
+    @property
+    def proposals(self) -> tuple[Proposal, ...]:
+        """All proposals, in the order of the document."""
+        return (self.proposal, *self.more)
 
 
 def read_envelope(data: object) -> Envelope:
     """Read an envelope from decoded JSON.
 
     Exactly one of `args` (what follows `vllm serve`, a list of strings), `command` (shell text),
-    `config` (engine kwargs as an object, keys with `_` or `-`) and `config_yaml` (the text of a
-    `--config` file). `env` gives environment variables: strings, or integers, which become their
+    `config` (engine kwargs as an object, keys with `_` or `-`), `config_yaml` (the text of a
+    `--config` file), `compose` (that of a compose file) and `python` (source with an `LLM(…)`
+    call). `env` gives environment variables: strings, or integers, which become their
     digits; null means unset. Booleans and fractions are refused, since `true`, `True` and `1`
     are three different values to vLLM. `files` gives the text of the files that `--config`
     names; `model_config` the model's config.json and `draft_model_config` that of a speculative
@@ -57,7 +74,7 @@ def read_envelope(data: object) -> Envelope:
         which = f"it has {' and '.join(given)}" if given else "it has none"
         detail = f"give exactly one of {', '.join(FORMS)}; {which}"
         problems.append(Problem("one-form", detail, pointer=""))
-    reader = _Reader(problems)
+    reader = _Members(problems)
     environment = reader.environment(data.get("env"))
     files = reader.texts(data.get("files"), "files")
     versions = reader.versions(data)
@@ -65,44 +82,75 @@ def read_envelope(data: object) -> Envelope:
     draft = reader.mapping(data.get("draft_model_config"), "draft_model_config")
     hardware = reader.hardware(data.get("hardware"))
     form = given[0] if len(given) == 1 else None
-    proposal = reader.proposal(form, data[form]) if form is not None else None
-    if proposal is None or problems:
+    given_along = Along(environment, files, model_config, draft, hardware)
+    proposals = () if form is None else reader.proposals(form, data[form], given_along)
+    if not proposals or problems:
         raise _invalid(*problems)
-    proposal = replace(
-        proposal,
-        environment={**proposal.environment, **environment},
-        files={**proposal.files, **files},
-        model_config=model_config,
-        draft_model_config=draft,
-        hardware=hardware,
-    )
-    return Envelope(proposal=proposal, vllm_versions=versions, id=data.get("id"))
+    first, *more = map(given_along.added_to, proposals)
+    return Envelope(proposal=first, more=tuple(more), vllm_versions=versions, id=data.get("id"))
 
 
-class _Reader:
+@dataclass(frozen=True, slots=True)
+class Along:
+    """What is given beside a proposal; it counts for every proposal of a document."""
+
+    environment: Mapping[str, Variable] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    model_config: Mapping[str, Any] | None = None
+    draft_model_config: Mapping[str, Any] | None = None
+    hardware: Hardware | None = None
+
+    def added_to(self, proposal: Proposal) -> Proposal:
+        """Give the proposal with it; what the proposal's own container says of GPUs remains."""
+        return replace(
+            proposal,
+            environment={**proposal.environment, **self.environment},
+            files={**proposal.files, **self.files},
+            model_config=self.model_config or proposal.model_config,
+            draft_model_config=self.draft_model_config or proposal.draft_model_config,
+            hardware=_merged(proposal.hardware, self.hardware),
+        )
+
+
+def _merged(own: Hardware | None, given: Hardware | None) -> Hardware | None:
+    """Let what was given count, and what the container says fill the gaps."""
+    if own is None or given is None:
+        return given or own
+    members = {f.name: getattr(given, f.name) for f in fields(Hardware)}
+    return replace(own, **{name: value for name, value in members.items() if value is not None})
+
+
+class _Members:
     """Reads the members, collecting what is wrong so that all of it is told at once."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
 
-    def proposal(self, form: str, value: object) -> Proposal | None:
+    def proposals(self, form: str, value: object, along: Along) -> tuple[Proposal, ...]:
         if form == "args":
             return self._args(value)
         if form == "config":
             kwargs = self.mapping(value, "config")
-            return Proposal(form=Form.CONFIG, entrypoint=Entrypoint.ENGINE_ARGS, kwargs=kwargs)
+            engine = Entrypoint.ENGINE_ARGS
+            return (Proposal(form=Form.CONFIG, entrypoint=engine, kwargs=kwargs),)
         if not isinstance(value, str):
             self._wrong(f"/{form}", "a string")
-            return None
-        return parse_command(value) if form == "command" else parse_config_yaml(value)
+            return ()
+        if form == "compose":
+            return read_compose(value, files=along.files)
+        if form == "python":
+            return (parse_python(value),)
+        if form == "command":
+            return (parse_command(value, given=along.environment, files=along.files),)
+        return (parse_config_yaml(value),)
 
-    def _args(self, value: object) -> Proposal | None:
+    def _args(self, value: object) -> tuple[Proposal, ...]:
         if not isinstance(value, list):
             self._wrong("/args", "a list of strings, what follows `vllm serve`")
-            return None
+            return ()
         if len(value) > MAX_WORDS:
             self._wrong("/args", f"at most {MAX_WORDS} words")
-            return None
+            return ()
         words = []
         for i, text in enumerate(value):
             if not isinstance(text, str):
@@ -112,7 +160,7 @@ class _Reader:
                 self._wrong(f"/args/{i}", "without NUL, which no command line can hold")
                 continue
             words.append(Word(text, Location(argv_index=i, pointer=f"/args/{i}", text=text[:120])))
-        return Proposal(form=Form.ARGS, words=tuple(words))
+        return (Proposal(form=Form.ARGS, words=tuple(words)),)
 
     def environment(self, value: object) -> dict[str, Variable]:
         variables = {}

@@ -99,6 +99,8 @@ class Proposal:
     Attributes:
         words: the command line of all forms but those that follow.
         kwargs: engine arguments, in the forms config and python.
+        places: where each of them is written, in the form python.
+        unseen: what may hold further engine arguments, such as `kwargs` in `LLM(**kwargs)`.
         yaml: the file, in the form config_yaml.
         environment: what the server's process gets, by name.
         files: `--config` and environment files given along, by the name that the proposal uses.
@@ -119,6 +121,8 @@ class Proposal:
     entrypoint: Entrypoint = Entrypoint.SERVE
     words: tuple[Word, ...] = ()
     kwargs: Mapping[str, Any] | None = None
+    places: Mapping[str, Location] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
     yaml: YamlFile | None = None
     environment: Mapping[str, Variable] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)

@@ -7,50 +7,73 @@ from typing import Final
 
 from app.documents import decode_json
 from app.errors import InvalidEnvelope, MalformedDocument, Problem
+from app.proposal.compose import read_compose
 from app.proposal.config_yaml import parse_config_yaml, read_config
-from app.proposal.envelope import Envelope, read_envelope
+from app.proposal.envelope import Along, Envelope, read_envelope
+from app.proposal.python_source import looks_like_python, parse_python
 from app.proposal.shell import parse_command
 
 _YAML_START: Final = re.compile(r"""(?:---|["']?[\w.-]+["']?[ \t]*:(?:\s|$)|%YAML)""")
 _KUBERNETES: Final = re.compile(r"^(apiVersion|kind)[ \t]*:", re.MULTILINE)
-_COMPOSE: Final = re.compile(r"^services[ \t]*:[ \t]*(#.*)?$", re.MULTILINE)
+_COMPOSE: Final = re.compile(r"^services[ \t]*:[ \t]*(\{.*|#.*)?$", re.MULTILINE)
 
 
-def read_text(text: str, *, source: str) -> Envelope:
+def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope:
     """Read a proposal from text whose form is not told.
 
     Text that begins with `{` is a JSON envelope (or YAML in flow style), text that begins with
-    `key:` a vLLM `--config` file, all else shell text. `source` names the text in locations.
+    `key:` a compose file if it has `services`, else a vLLM `--config` file; text that imports
+    something and calls `LLM(…)` or the like is Python; all else is shell text. `source` names
+    the text in locations; `along` is what is known beside it.
 
     Raises:
         MalformedDocument, InvalidEnvelope: it cannot be read as what it looks like.
-        InvalidEnvelope: it is a Kubernetes or compose document.
+        InvalidEnvelope: it is a Kubernetes document.
     """
+    along = along or Along()
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
-        return _read_braces(text, source)
+        return _read_braces(text, source, along)
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     first = next(lines, "")
-    if not _YAML_START.match(first):
-        return Envelope(proposal=parse_command(text, source=source))
-    return read_yaml(text, source=source)
+    if _YAML_START.match(first):
+        return read_yaml(text, source=source, along=along)
+    if looks_like_python(text):
+        return Envelope(proposal=parse_python(text, source=source)).along(along)
+    return read_shell_text(text, source=source, along=along)
 
 
-def read_yaml(text: str, *, source: str) -> Envelope:
-    """Read a vLLM `--config` file, which other YAML that starts servers is easily taken for.
+def read_shell_text(text: str, *, source: str = "command", along: Along | None = None) -> Envelope:
+    """Read shell text, with what is known beside it.
+
+    Raises: as `app.proposal.shell.parse_command`.
+    """
+    along = along or Along()
+    proposal = parse_command(text, source=source, given=along.environment, files=along.files)
+    return Envelope(proposal=proposal).along(along)
+
+
+def read_yaml(text: str, *, source: str, along: Along | None = None) -> Envelope:
+    """Read a compose file or a vLLM `--config` file.
 
     Raises:
         MalformedDocument: it is not YAML.
-        InvalidEnvelope: it is a Kubernetes or compose document.
+        InvalidEnvelope: it is a Kubernetes document, or a compose file without vLLM.
     """
+    along = along or Along()
     if len(set(_KUBERNETES.findall(text))) == 2:
         raise _not_read("a Kubernetes manifest", "the container's command and args")
     if _COMPOSE.search(text):
-        raise _not_read("a compose file", "the service's command")
-    return Envelope(proposal=parse_config_yaml(text, source=source))
+        return _compose(text, source, along)
+    return Envelope(proposal=parse_config_yaml(text, source=source)).along(along)
 
 
-def _read_braces(text: str, source: str) -> Envelope:
+def _compose(text: str, source: str, along: Along) -> Envelope:
+    services = read_compose(text, source=source, files=along.files)
+    return Envelope(proposal=services[0], more=services[1:]).along(along)
+
+
+def _read_braces(text: str, source: str, along: Along) -> Envelope:
     try:
         data = decode_json(text, what=source)
     except MalformedDocument:
@@ -59,13 +82,13 @@ def _read_braces(text: str, source: str) -> Envelope:
         except MalformedDocument:
             document = None
         if document is not None and document.kind == "mapping":
-            return Envelope(proposal=parse_config_yaml(text, source=source))
+            return read_yaml(text, source=source, along=along)
         raise
     if isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys():
         raise _not_read("a Kubernetes manifest", "the container's command and args")
     if isinstance(data, dict) and "services" in data:
-        raise _not_read("a compose file", "the service's command")
-    return read_envelope(data)
+        return _compose(text, source, along)
+    return read_envelope(data).along(along)
 
 
 def _not_read(what: str, instead: str) -> InvalidEnvelope:

@@ -8,7 +8,7 @@ from app.proposal.proposal import Form, Proposal
 
 
 def render(proposal: Proposal) -> dict[str, Any]:
-    """Give `command`, `args`, `config` or `config_yaml`, with `env` and `files` beside it.
+    """Give the member that its form is named after, with `env` and `files` beside it.
 
     `env` has the variables that the shell text does not assign itself; `files` those texts that
     were given along. What is empty is left out. `read_envelope` reads it back.
@@ -18,6 +18,8 @@ def render(proposal: Proposal) -> dict[str, Any]:
         body["command"] = proposal.source or ""
     elif proposal.form is Form.ARGS:
         body["args"] = [word.text for word in proposal.words]
+    elif proposal.form in {Form.COMPOSE, Form.PYTHON}:
+        body[proposal.form.value] = proposal.source or ""
     elif proposal.form is Form.CONFIG:
         body["config"] = dict(proposal.kwargs or {})
     else:
@@ -26,7 +28,7 @@ def render(proposal: Proposal) -> dict[str, Any]:
     environment = {
         name: variable.value
         for name, variable in proposal.environment.items()
-        if written_in is None or variable.location.source != written_in
+        if variable.location.source not in {written_in or "", *proposal.files}
     }
     if environment:
         body["env"] = environment

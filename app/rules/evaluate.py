@@ -10,11 +10,9 @@ from app.catalogue import Catalogue
 from app.proposal.edit import apply_edits
 from app.proposal.proposal import Proposal
 from app.proposal.render import render
+from app.rules.effective import settings_of
 from app.rules.registry import CrashHook, Registry, default_registry, run
-from app.rules.runner import decide_runner
-from app.rules.runner_features import Moment
 from app.serve_config.resolve import resolve
-from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, ReplaceArgument
 from app.verdict.verdict import Verdict
@@ -30,10 +28,16 @@ def validate(
     *,
     registry: Registry | None = None,
     on_crash: CrashHook | None = None,
+    every_setting: bool = False,
 ) -> Verdict:
-    """Judge a proposal; where it is not accepted, mend it if its fixes suffice."""
+    """Judge a proposal; where it is not accepted, mend it if its fixes suffice.
+
+    With `every_setting`, the verdict carries the settings that nobody gave too.
+    """
     registry = registry or default_registry()
-    verdict = judge_only(proposal, catalogue, registry=registry, on_crash=on_crash)
+    verdict = judge_only(
+        proposal, catalogue, registry=registry, on_crash=on_crash, every_setting=every_setting
+    )
     if verdict.accepted:
         return verdict
     corrected = _corrected(proposal, verdict, catalogue, registry)
@@ -46,6 +50,7 @@ def judge_only(
     *,
     registry: Registry | None = None,
     on_crash: CrashHook | None = None,
+    every_setting: bool = False,
 ) -> Verdict:
     """Judge a proposal without looking for a correction."""
     registry = registry or default_registry()
@@ -58,7 +63,7 @@ def judge_only(
         catalogue.vllm_version,
         (*resolution.findings, *findings),
         not_checked=tuple(dict.fromkeys(not_checked)),
-        settings=_settings(config),
+        settings=settings_of(config, (*resolution.findings, *findings), every=every_setting),
         sources=sources,
     )
 
@@ -133,35 +138,3 @@ def _sources(proposal: Proposal) -> dict[str, str]:
             if place.source is not None and place.line is not None:
                 sources.setdefault(place.source, proposal.source)
     return sources
-
-
-def _settings(config: ServeConfig) -> dict[str, Any]:
-    """Give the settings that were given, by destination, and what vLLM derives from them."""
-    given = {
-        dest: _setting(setting)
-        for dest, setting in config.settings.items()
-        if setting.origin is not Origin.DEFAULT
-    }
-    return {"given": dict(sorted(given.items())), "derived": _derived(config)}
-
-
-def _setting(setting: Setting) -> dict[str, Any]:
-    value = setting.value
-    body: dict[str, Any] = {
-        "value": value.text if isinstance(value, Unresolved) else value,
-        "origin": setting.origin.value,
-    }
-    if isinstance(value, Unresolved):
-        body["unresolved"] = list(value.variables)
-    if setting.location is not None:
-        body["location"] = setting.location.as_json()
-    if setting.overridden:
-        body["overridden"] = [location.as_json() for location in setting.overridden]
-    return body
-
-
-def _derived(config: ServeConfig) -> dict[str, Any]:
-    try:
-        return {"model_runner": decide_runner(config, Moment.LAST_CHECK).as_json()}
-    except Abstain as question:
-        return {"model_runner": {"version": None, "because": f"it hangs on {question.needs}"}}

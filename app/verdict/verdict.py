@@ -37,11 +37,12 @@ class NotChecked:
 class Verdict:
     """Findings, what they add up to, and the corrected proposal where there is one.
 
-    `corrected` is the proposal in its own form with the fixes applied (`command`, `args`,
-    `env`, `config` or `config_yaml`), present only if the gate itself accepts it. `settings`
-    are the values given (not defaults) with their origin, and what vLLM derives from them.
-    `sources` are the texts that locations with a line point into, by `Location.source`; they
-    are for reports and not part of the answer.
+    `corrected` is the proposal in its own form with the fixes applied (`command`, `args`, `env`,
+    `compose` and so on), present only if the gate itself accepts it. `settings` are the values
+    given with their origin, and what vLLM makes of them. `subject` names which proposal of the
+    document it is about, if there can be several (a compose service). `sources` are the texts
+    that locations with a line point into, by `Location.source`; they are for reports and not
+    part of the answer.
     """
 
     vllm_version: str
@@ -51,6 +52,7 @@ class Verdict:
     corrected: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] | None = None
     id: Any = None
+    subject: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -75,6 +77,7 @@ class Verdict:
         body: dict[str, Any] = {
             "schema": VERDICT_SCHEMA,
             "id": self.id,
+            "subject": self.subject,
             "verdict": self.outcome.value,
             "accepted": self.accepted,
             "vllm_version": self.vllm_version,
@@ -83,7 +86,8 @@ class Verdict:
             "corrected": dict(self.corrected) if self.corrected is not None else None,
             "settings": dict(self.settings) if self.settings is not None else None,
         }
-        if self.id is None:
-            del body["id"]
+        for name in ("id", "subject"):
+            if body[name] is None:
+                del body[name]
         plain: dict[str, Any] = jsonable(body)
         return plain

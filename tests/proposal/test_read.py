@@ -19,6 +19,11 @@ from app.proposal.read import read_text
         ("# c\n---\nmodel: m\n", Form.CONFIG_YAML),
         ("'max-model-len': 1\n", Form.CONFIG_YAML),
         ("{model: m, port: 1}", Form.CONFIG_YAML),
+        ("# c\nservices:\n  a:\n    image: vllm/vllm-openai\n", Form.COMPOSE),
+        ('{"services": {"a": {"image": "vllm/vllm-openai"}}}', Form.COMPOSE),
+        ("from vllm import LLM\nllm = LLM('m')\n", Form.PYTHON),
+        ("LLM(model='m')", Form.PYTHON),
+        ("vllm serve 'LLM(m)'", Form.COMMAND),
     ],
 )
 def test_the_form_is_told_by_the_content(text: str, form: Form) -> None:
@@ -36,11 +41,9 @@ def test_an_envelope_keeps_its_versions_and_id() -> None:
         "apiVersion: v1\nkind: Pod\nspec: {}\n",
         "kind: Pod\napiVersion: v1\n---\napiVersion: v1\nkind: Service\n",
         '{"apiVersion": "v1", "kind": "Pod"}',
-        "services:\n  vllm:\n    image: x\n",
-        '{"services": {}}',
     ],
 )
-def test_kubernetes_and_compose_documents_are_named(text: str) -> None:
+def test_kubernetes_documents_are_named(text: str) -> None:
     with pytest.raises(InvalidEnvelope) as caught:
         read_text(text, source="f")
     assert caught.value.problems[0].code == "form-not-read"

@@ -39,7 +39,8 @@ def render_text(verdicts: Sequence[Verdict], *, colour: bool = False) -> str:
 
 
 def _report(verdict: Verdict, colour: bool) -> str:
-    name = "" if verdict.id is None else f"[{printable(str(verdict.id))}] "
+    names = (verdict.id, verdict.subject)
+    name = "".join(f"[{printable(str(name))}] " for name in names if name is not None)
     headline = _HEADLINES[verdict.outcome].format(version=printable(verdict.vllm_version))
     lines = [name + _painted(headline, _COLOURS[verdict.outcome], colour)]
     for finding in sorted(verdict.findings, key=_weight):
@@ -121,7 +122,7 @@ def _corrected(verdict: Verdict) -> Iterator[str]:
     yield "corrected" + (":" if safe else " (gives something up; read the fixes):")
     for fix in corrected.get("fixes", ()):
         yield from _wrapped(printable(str(fix)), "  - ")
-    for form in ("command", "config_yaml"):
+    for form in ("command", "config_yaml", "compose", "python"):
         text = corrected.get(form)
         if isinstance(text, str):
             yield ""
