@@ -42,7 +42,7 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     configure_logging(settings.log_level)
     certificate = certificate_of(settings)
     if settings.workers > 1:
-        _run_workers(settings.workers, host, port)
+        _run_workers(settings, host, port)
     app = create_app(settings)
     listener = listen(host, port)
     _announce("vllm-admission", listener)
@@ -75,14 +75,15 @@ def certificate_of(settings: Settings) -> ServingCertificate | None:
     return ServingCertificate(chain, key)
 
 
-def _run_workers(count: int, host: str, port: int) -> NoReturn:
+def _run_workers(settings: Settings, host: str, port: int) -> NoReturn:
     first = listen(host, port, shared=True)
     taken: int = first.getsockname()[1]
-    listeners = [first, *(listen(host, taken, shared=True) for _ in range(count - 1))]
+    listeners = [first, *(listen(host, taken, shared=True) for _ in range(settings.workers - 1))]
     _announce("vllm-admission", first)
+    patience = settings.drain_delay + settings.drain_seconds + _END_SECONDS
 
     async def supervise() -> int:
-        return await Supervisor(listeners, _DRAIN_SECONDS + _END_SECONDS).run()
+        return await Supervisor(listeners, patience).run()
 
     sys.exit(asyncio.run(supervise()))
 

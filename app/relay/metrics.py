@@ -25,16 +25,19 @@ class RelayMetrics:
         self.in_flight = Gauge(
             "vllm_admission_proxy_in_flight",
             "Requests between their first byte in and their last byte out.",
+            multiprocess_mode="livesum",
             registry=registry,
         )
         self.queued = Gauge(
             "vllm_admission_proxy_queue_depth",
             "Requests that wait until fewer are in flight.",
+            multiprocess_mode="livesum",
             registry=registry,
         )
         self.sockets = Gauge(
             "vllm_admission_proxy_websockets",
             "Open WebSockets.",
+            multiprocess_mode="livesum",
             registry=registry,
         )
         self._overhead = Histogram(
@@ -115,6 +118,7 @@ class FleetMetrics:
             "vllm_admission_backend_healthy",
             "1 while the circuit breaker is closed, 0 while it is open or half open.",
             ["backend"],
+            multiprocess_mode="livemin",
             registry=registry,
         )
         self._opened = Counter(
@@ -152,6 +156,7 @@ class DriftMetrics:
             "vllm_admission_drift",
             "1 while this field of the backend differs from the declared configuration.",
             ["backend", "field"],
+            multiprocess_mode="livemax",
             registry=registry,
         )
         self._comparisons = Counter(
@@ -195,11 +200,13 @@ class InlineMetrics:
         self._kept = Gauge(
             "vllm_admission_inline_replay_buffer_bytes",
             "Bytes kept for inline replays.",
+            multiprocess_mode="livesum",
             registry=registry,
         )
         self._waiting = Gauge(
             "vllm_admission_inline_replay_waiting",
             "Exchanges that wait to be replayed, or are being.",
+            multiprocess_mode="livesum",
             registry=registry,
         )
 

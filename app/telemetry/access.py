@@ -31,6 +31,8 @@ class AccessLog(StrEnum):
 class Access:
     """One request on its way into the access log."""
 
+    __slots__ = ("_began", "_exchange", "_scope")
+
     def __init__(self, scope: Scope, exchange: Exchange) -> None:
         """Begin when the request's header has been read."""
         self._scope = scope
