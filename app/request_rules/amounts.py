@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.request_rules.logprobs import counts
+from app.request_rules.logprobs import COUNTED, counts
 from app.request_rules.request import GenerationRequest, Route
 from app.request_rules.rule import RequestExample, request_rule
 from app.request_rules.served import Served
@@ -34,7 +34,8 @@ _CHARACTERS_PER_TOKEN = 8
             ),
         ),
         good=(RequestExample('{"prompt": "a", "n": 16384}', route=Route.COMPLETIONS),),
-    )
+    ),
+    fields=("n",),
 )
 def n_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse a larger n on every route that has it."""
@@ -75,7 +76,8 @@ def n_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
                 serve="VLLM_MAX_NUM_BAD_WORDS=2 vllm serve m",
             ),
         ),
-    )
+    ),
+    fields=("bad_words",),
 )
 def bad_words(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse too many words, and on Model Runner V2 too much text."""
@@ -133,7 +135,8 @@ def bad_words(request: GenerationRequest, served: Served) -> Iterator[Finding]:
                 model_config={"vocab_size": 152064},
             ),
         ),
-    )
+    ),
+    fields=COUNTED,
 )
 def prompt_logprobs(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse more entries than the limit of the settings."""

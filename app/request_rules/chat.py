@@ -38,7 +38,8 @@ _TOOLS = '"tools": [{"type": "function", "function": {"name": "f"}}]'
                 serve="vllm serve m --tool-call-parser hermes --enable-auto-tool-choice",
             ),
         ),
-    )
+    ),
+    fields=("tool_choice",),
 )
 def tool_parser(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Warn of a tool call that nothing may parse."""
@@ -76,7 +77,8 @@ def tool_parser(request: GenerationRequest, served: Served) -> Iterator[Finding]
                 route=Route.CHAT,
             ),
         ),
-    )
+    ),
+    fields=("chat_template_kwargs",),
 )
 def template_switch(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Warn of `"false"` and the like."""

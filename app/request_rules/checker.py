@@ -11,7 +11,7 @@ from app.request_rules.editing import apply
 from app.request_rules.examination import Examination
 from app.request_rules.policy import Action, Policy
 from app.request_rules.request import INVOCATIONS, GenerationRequest, Route, read_request
-from app.request_rules.rule import Change, RequestRule
+from app.request_rules.rule import UNKNOWN, Change, RequestRule
 from app.request_rules.seeding import lacks_seed, missing_seed
 from app.request_rules.served import Served
 from app.verdict.finding import Finding
@@ -53,6 +53,13 @@ class RequestChecker:
             and self._actions[rule.declaration.id] is not Action.OFF
             and not (rule is missing_seed and self._inject_seeds)
         ]
+        # Bits of the rules that a member wakes; most requests wake few.
+        self._by_field: dict[str, int] = {}
+        self._always = 0
+        for place, rule in enumerate(self._rules):
+            for name in rule.fields:
+                self._by_field[name] = self._by_field.get(name, 0) | 1 << place
+            self._always |= 0 if rule.fields else 1 << place
         self._on_crash = on_crash
 
     def route_of(self, method: str, path: str) -> str | None:
@@ -136,9 +143,20 @@ class RequestChecker:
     def _run(self, request: GenerationRequest) -> tuple[_Found, list[str]]:
         found: _Found = []
         crashed: list[str] = []
-        for rule in self._rules:
+        wanted = self._always
+        for name in request.parameters:
+            wanted |= self._by_field.get(name, 0)
+        if request.body is not request.parameters:
+            for name in request.body:
+                wanted |= self._by_field.get(name, 0)
+        if request.unknown:
+            wanted |= self._by_field.get(UNKNOWN, 0)
+        for place, rule in enumerate(self._rules):
+            if not wanted >> place & 1:
+                continue
             try:
-                found.extend((rule, finding) for finding in rule.check(request, self._served))
+                for finding in rule.check(request, self._served):
+                    found.append((rule, finding))
             except Exception as error:
                 crashed.append(rule.declaration.id)
                 if self._on_crash is not None:

@@ -58,7 +58,8 @@ def _fatal(title: str, source: str, **members: Any) -> Declaration:
                 '{"token_ids": [1], "sampling_params": {"seed": 9223372036854775807}}', serve=_V2
             ),
         ),
-    )
+    ),
+    fields=("seed",),
 )
 def seed_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse seeds of 2**63 and above."""
@@ -92,7 +93,8 @@ def seed_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
                 serve=_V2,
             ),
         ),
-    )
+    ),
+    fields=("seed",),
 )
 def seed_children(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse seed + n - 1 of 2**63 and above."""
@@ -127,7 +129,8 @@ def seed_children(request: GenerationRequest, served: Served) -> Iterator[Findin
                 '{"token_ids": [1], "sampling_params": {"allowed_token_ids": [1, 2]}}', serve=_V2
             ),
         ),
-    )
+    ),
+    fields=("allowed_token_ids",),
 )
 def allowed_token_ids(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse longer lists."""
@@ -155,7 +158,8 @@ def allowed_token_ids(request: GenerationRequest, served: Served) -> Iterator[Fi
                 '{"prompt": "a", "logit_bias": {"1": 1}}', route=Route.COMPLETIONS, serve=_V2
             ),
         ),
-    )
+    ),
+    fields=("logit_bias",),
 )
 def logit_bias_size(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse more entries; keys that name the same token count once."""
@@ -194,7 +198,8 @@ def logit_bias_size(request: GenerationRequest, served: Served) -> Iterator[Find
                 serve=_MASKS,
             ),
         ),
-    )
+    ),
+    fields=("logit_bias",),
 )
 def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse +Infinity and NaN where nothing clamps them."""
@@ -236,7 +241,8 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
                 serve=_V2,
             ),
         ),
-    )
+    ),
+    fields=("stop_token_ids",),
 )
 def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse more distinct ids with min_tokens; trace replay drops both."""
@@ -275,7 +281,8 @@ def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Findi
                 note="the default of --max-num-seqs depends on the GPU",
             ),
         ),
-    )
+    ),
+    fields=("n",),
 )
 def n_limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse a larger n where the limit is known; only this route checks it."""
@@ -295,8 +302,8 @@ def _is_unbounded(bias: object) -> bool:
 
 
 def _has_table_fields(request: GenerationRequest) -> bool:
-    """Whether the route has the list fields; the others ignore unknown keys."""
-    return request.route in (Route.GENERATE, Route.COMPLETIONS, Route.CHAT, Route.RESPONSES)
+    """Whether the route may have the list fields; the catalogue knows which version has which."""
+    return request.route is not Route.MESSAGES
 
 
 def _overflow(rule: Any, request: GenerationRequest, name: str, count: int, most: int) -> Finding:

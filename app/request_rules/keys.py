@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from app.request_rules.request import GenerationRequest, Route
-from app.request_rules.rule import RequestExample, request_rule
+from app.request_rules.rule import UNKNOWN, RequestExample, request_rule
 from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
 from app.serve_config.suggest import hint, nearest
@@ -39,7 +39,8 @@ _LONGEST: Final = 64
             RequestExample('{"token_ids": [1], "sampling_params": {"top_k": 5}}'),
             RequestExample('{"messages": [], "max_completion_tokens": 16}', route=Route.CHAT),
         ),
-    )
+    ),
+    fields=(UNKNOWN,),
 )
 def unknown(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Tell of each such member, at most five of them."""

@@ -14,6 +14,8 @@ from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
 from app.verdict.finding import Finding, Severity
 
+# Members that `counts` reads a number from.
+COUNTED = ("logprobs", "top_logprobs", "prompt_logprobs")
 _OUTPUT_LOGPROBS = "message.output_text.logprobs"
 
 
@@ -75,7 +77,8 @@ def counts(request: GenerationRequest) -> Iterator[Count]:
         source="sampling_params.py::SamplingParams._verify_args",
         bad=(RequestExample('{"token_ids": [1], "sampling_params": {"logprobs": -2}}'),),
         good=(RequestExample('{"token_ids": [1], "sampling_params": {"logprobs": 0}}'),),
-    )
+    ),
+    fields=COUNTED,
 )
 def range_(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse numbers below -1."""
@@ -120,7 +123,8 @@ def range_(request: GenerationRequest, served: Served) -> Iterator[Finding]:
                 serve="vllm serve m --max-logprobs 5",
             ),
         ),
-    )
+    ),
+    fields=COUNTED,
 )
 def limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse more than `--max-logprobs`; -1 counts as the vocabulary, if its size is known."""
@@ -170,7 +174,8 @@ def limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
                 serve="vllm serve m --max-logprobs -1",
             ),
         ),
-    )
+    ),
+    fields=("logprobs",),
 )
 def everything(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse -1 on that route."""

@@ -219,7 +219,8 @@ def route(request: GenerationRequest, served: Served) -> Iterator[Finding]:
                 '{"token_ids": [1], "sampling_params": {"top_k": 5}}', serve=_WITH_MASKS
             ),
         ),
-    )
+    ),
+    fields=("stream",),
 )
 def stream(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Warn where the version's chunks have null masks."""

@@ -47,6 +47,7 @@ from app.verdict.finding import Finding, Severity
     ),
     status=404,
     error_type="NotFoundError",
+    fields=("model",),
 )
 def model(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse names that the server cannot know."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
@@ -61,6 +61,7 @@ class GenerationRequest:
         request_id: the id in the body.
         unknown: pointers and names of members that the route does not have.
         by_invocation: whether it came by `/invocations`.
+        memo: what was worked out once.
     """
 
     route: Route
@@ -70,6 +71,7 @@ class GenerationRequest:
     request_id: str | None
     unknown: tuple[tuple[str, str], ...] = ()
     by_invocation: bool = False
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def sent(self, name: str) -> Any:
         """Give a sampling parameter as sent; `UNSET` if it was not."""
@@ -81,18 +83,30 @@ class GenerationRequest:
 
     def prompts(self) -> tuple[list[int], ...]:
         """Give the prompts that are token ids; none where they are text or anything else."""
-        if self.route is Route.GENERATE:
-            return self._ids("token_ids", several=False)
-        return self._ids("prompt", several=True) if self.route is Route.COMPLETIONS else ()
+        known: tuple[list[int], ...] | None = self.memo.get("prompts")
+        if known is None:
+            known = self.memo["prompts"] = self._prompts()
+        return known
 
-    def _ids(self, name: str, *, several: bool) -> tuple[list[int], ...]:
+    def _prompts(self) -> tuple[list[int], ...]:
+        several = self.route is Route.COMPLETIONS
+        if not several and self.route is not Route.GENERATE:
+            return ()
+        name = "prompt" if several else "token_ids"
         raw = self.body.get(name)
         if isinstance(raw, msgspec.Raw):
-            raw = self.body[name] = _decode_ids(raw)
+            if bytes(memoryview(raw)[:1]) == b"[":
+                try:
+                    ids = self.body[name] = _IDS.decode(raw)
+                except msgspec.MsgspecError:
+                    pass
+                else:
+                    return (ids,) if ids else ()
+            raw = self.body[name] = _decode(raw)
         if not isinstance(raw, list) or not raw:
             return ()
-        if type(raw[0]) is int:
-            return (raw,) if _all_ids(raw) else ()
+        if _all_ids(raw):
+            return (raw,)
         if several and all(isinstance(one, list) and _all_ids(one) for one in raw):
             return tuple(raw)
         return ()
@@ -199,8 +213,11 @@ def _without_unknown(
 ) -> Iterator[tuple[str, str]]:
     """Take out, and give, what the route has no field for."""
     known = facts.routes.get(route)
+    chat = facts.routes.get(Route.CHAT)
     if known is not None and not known.names.issuperset(members):
-        for name in [name for name in members if name not in known.names]:
+        # A batch becomes chat requests, with every member that it was sent with.
+        others = chat.names if chat is not None and route is Route.CHAT_BATCH else frozenset()
+        for name in [n for n in members if n not in known.names and n not in others]:
             del members[name]
             yield "", name
     inner = facts.sampling_params
@@ -225,16 +242,6 @@ def _decode(raw: msgspec.Raw) -> Any:
             return json.loads(bytes(raw))
         except (ValueError, RecursionError):
             return UNSET
-
-
-def _decode_ids(raw: msgspec.Raw) -> Any:
-    """Decode ids fast; text and anything else as usual."""
-    if bytes(memoryview(raw)[:1]) == b"[":
-        try:
-            return _IDS.decode(raw)
-        except msgspec.MsgspecError:
-            pass
-    return _decode(raw)
 
 
 def _all_ids(values: list[Any]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,6 +25,10 @@ from app.verdict.finding import Finding
 from app.verdict.location import Location
 
 Check: TypeAlias = Callable[[GenerationRequest, Served], Iterator[Finding]]
+
+
+UNKNOWN = ""
+"""Stands among a rule's `fields` for a member that the route does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class RequestRule:
     """A declared rule of the request gate, its check, and what may be done about findings.
 
     Attributes:
+        fields: members without any of which the rule has nothing to say; none means always.
         repair: what makes a request good, if anything can.
         can_repair: whether `repair` may be chosen as the action.
         on: whether it speaks unless a setting names it.
@@ -81,6 +86,7 @@ class RequestRule:
 
     declaration: Declaration
     check: Check
+    fields: frozenset[str] = frozenset()
     repair: Repair | None = None
     can_repair: bool = False
     on: bool = True
@@ -98,6 +104,7 @@ class RequestRule:
 def request_rule(
     declaration: Declaration,
     *,
+    fields: Iterable[str] = (),
     repair: Repair | None = None,
     can_repair: bool = False,
     on: bool = True,
@@ -108,6 +115,7 @@ def request_rule(
     return lambda check: RequestRule(
         declaration,
         check,
+        fields=frozenset(fields),
         repair=repair,
         can_repair=can_repair or repair is not None,
         on=on,

@@ -66,7 +66,8 @@ def _ids(request: GenerationRequest, name: str) -> list[int]:
                 note="the vocabulary is not known",
             ),
         ),
-    )
+    ),
+    fields=(*_CHECKED, "allowed_token_ids"),
 )
 def vocabulary(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse ids below 0 or above the vocabulary."""
@@ -110,7 +111,8 @@ def _outside(request: GenerationRequest, name: str, size: int) -> Iterator[Findi
             RequestExample('{"token_ids": [999], "sampling_params": {}}', model_config=_MODEL),
             RequestExample('{"token_ids": [1000], "sampling_params": {}}'),
         ),
-    )
+    ),
+    fields=("token_ids", "prompt"),
 )
 def prompt(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Warn of ids that the model has no embedding for."""

@@ -137,6 +137,14 @@ def test_ids_are_compared_where_the_version_does(
         assert ("request-vocabulary" in _rules(found)) is refused, version
 
 
+@pytest.mark.parametrize("version", LIBRARY.versions)
+def test_a_batch_hands_on_what_chat_takes(version: str) -> None:
+    killer = {"messages": [[]], "allowed_token_ids": list(range(1025)), "zzz": 1}
+    command = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m"
+    found = _rules(_examine(command, Route.CHAT_BATCH, killer, version))
+    assert found == ["request-allowed-token-ids", "request-unknown-key"]
+
+
 def test_beam_search_has_no_such_parameters() -> None:
     body = {"prompt": "a", "use_beam_search": True, "logit_bias": {"1000": 1}}
     assert _rules(_examine("vllm serve m", Route.COMPLETIONS, body, model=MODEL)) == []
