@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 LAB_VERSIONS ?= 0.32.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test lint format types unit bench lab test-lab agreement docs openapi manifests catalogues constraints clean
+.PHONY: help demo run test lint format types unit bench lab test-lab test-image agreement docs openapi manifests catalogues constraints clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ lab: $(STAMP) ## Install real vLLM (CPU) beside the project: LAB_VERSIONS="0.28.
 
 test-lab: lab ## Run the tests against real vLLM
 	$(BIN)/python -m pytest lab/tests
+
+test-image: $(STAMP) $(TOOLS) ## Build the image with buildah, without a registry, and run it
+	$(BIN)/python -m deploy.tests.test_image
 
 agreement: lab ## Compare our verdicts with real vLLM's, per version
 	$(BIN)/python -m lab.agreement $(LAB_VERSIONS)
