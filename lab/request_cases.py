@@ -60,32 +60,38 @@ _SWITCHES: Final[dict[str, tuple[Any, ...]]] = {
     "ignore_eos": (True,),
     "stream": (True,),
     "topk": (5,),
-    "max_completion_tokens": (1, 64, 65, 1000),
 }
-_OUTPUT: Final = (0, 1, 2, 3, 60, 62, 63, 64, 65, 1000, "2", None, -1)
-_TRUNCATION: Final = (-1, 0, 1, 2, 63, 64, 65, 1000, None)
 _MODELS: Final = ("tiny", "other", "Tiny", "", None)
-_LENGTHS: Final = (1, 1, 2, 5, 32, 60, 62, 63, 64, 65, 300)
 _TEXTS: Final = ("a", "hello there", "x " * 20, "word " * 60, "z" * 3000, "")
 
 
-def generated(seed: int, version: str, count: int) -> Iterator[tuple[str, str]]:
-    """Give routes and bodies for a server with 64 tokens of context and 1024 ids."""
-    del version
-    source = random.Random(seed)  # noqa: S311 - cases that can be repeated, no secrets
+class _Source(random.Random):
+    """Draws for a server with `context` tokens of context."""
+
+    def __init__(self, seed: int, context: int) -> None:
+        super().__init__(seed)
+        edges = [context + change for change in (-4, -2, -1, 0, 1)]
+        self.outputs: tuple[Any, ...] = (0, 1, 2, 3, *edges, 1000, "2", None, -1)
+        self.truncations = (-1, 0, 1, 2, *edges[2:], 1000, None)
+        self.lengths = (1, 1, 2, 5, context // 2, *edges, 5 * context)
+
+
+def generated(seed: int, context: int, count: int) -> Iterator[tuple[str, str]]:
+    """Give routes and bodies for a server with 1024 ids and that context length."""
+    source = _Source(seed, context)
     for _ in range(count):
         route, make = source.choice(_ROUTES)
         yield route, json.dumps(make(source))
 
 
-def _ids(source: random.Random) -> list[int]:
-    ids = [source.randrange(1, 1000) for _ in range(source.choice(_LENGTHS))]
+def _ids(source: _Source) -> list[int]:
+    ids = [source.randrange(1, 1000) for _ in range(source.choice(source.lengths))]
     if source.random() < 0.06:
         ids[-1] = source.choice((1023, 1024, 5000, -1))
     return ids
 
 
-def _sampling(source: random.Random, output: str = "max_tokens") -> dict[str, Any]:
+def _sampling(source: _Source, output: str = "max_tokens") -> dict[str, Any]:
     """Give one to four parameters, and an output that is short unless it is one of them."""
     tables: dict[str, tuple[Any, ...]] = {
         **_NUMBERS,
@@ -94,7 +100,8 @@ def _sampling(source: random.Random, output: str = "max_tokens") -> dict[str, An
         "logprobs": _LOGPROBS,
         "top_logprobs": _LOGPROBS,
         "prompt_logprobs": _LOGPROBS,
-        output: _OUTPUT,
+        output: source.outputs,
+        "max_completion_tokens": source.outputs,
     }
     given: dict[str, Any] = {output: source.choice((1, 2))}
     if source.random() < 0.7:
@@ -104,7 +111,7 @@ def _sampling(source: random.Random, output: str = "max_tokens") -> dict[str, An
     return given
 
 
-def _shared(source: random.Random) -> dict[str, Any]:
+def _shared(source: _Source) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if source.random() < 0.15:
         given["model"] = source.choice(_MODELS)
@@ -115,11 +122,11 @@ def _shared(source: random.Random) -> dict[str, Any]:
     return given
 
 
-def _generate(source: random.Random) -> dict[str, Any]:
+def _generate(source: _Source) -> dict[str, Any]:
     return {"token_ids": _ids(source), "sampling_params": _sampling(source), **_shared(source)}
 
 
-def _completions(source: random.Random) -> dict[str, Any]:
+def _completions(source: _Source) -> dict[str, Any]:
     prompt: Any = source.choice(_TEXTS)
     kind = source.random()
     if kind < 0.45:
@@ -130,13 +137,13 @@ def _completions(source: random.Random) -> dict[str, Any]:
         prompt = ["a", "b c"]
     body = {"prompt": prompt, **_sampling(source), **_shared(source)}
     if source.random() < 0.1:
-        body["truncate_prompt_tokens"] = source.choice(_TRUNCATION)
+        body["truncate_prompt_tokens"] = source.choice(source.truncations)
     if source.random() < 0.1:
         body.pop("max_tokens", None)
     return body
 
 
-def _chat(source: random.Random) -> dict[str, Any]:
+def _chat(source: _Source) -> dict[str, Any]:
     text = source.choice(("a", "hello there", "word " * 80))
     body = {
         "messages": [{"role": "user", "content": text}],
@@ -148,12 +155,12 @@ def _chat(source: random.Random) -> dict[str, Any]:
     return body
 
 
-def _batch(source: random.Random) -> dict[str, Any]:
+def _batch(source: _Source) -> dict[str, Any]:
     body = _chat(source)
     return {**body, "messages": [body["messages"]]}
 
 
-def _responses(source: random.Random) -> dict[str, Any]:
+def _responses(source: _Source) -> dict[str, Any]:
     body = {
         "input": source.choice(("a", "hello there", "word " * 80)),
         **_sampling(source, "max_output_tokens"),
@@ -164,7 +171,7 @@ def _responses(source: random.Random) -> dict[str, Any]:
     return body
 
 
-def _messages(source: random.Random) -> dict[str, Any]:
+def _messages(source: _Source) -> dict[str, Any]:
     text = source.choice(("a", "hello there", "word " * 80))
     return {
         "model": source.choice(("tiny", "tiny", "tiny", "other")),

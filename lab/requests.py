@@ -94,11 +94,12 @@ def served(version: str, command: Sequence[str], model: Path) -> Served:
 
 def ask(server: Server, profile: str, count: int, seed: int, jobs: int = 8) -> list[Answer]:
     """Send `count` generated requests to a server that is up."""
-    checker = RequestChecker(
-        served(server.version, server.command, server.lab.models / "tiny"), on_crash=_report
-    )
+    known = served(server.version, server.command, server.lab.models / "tiny")
+    if known.max_model_len is None:
+        raise LabError("the length of the context is not known")
+    checker = RequestChecker(known, on_crash=_report)
     cases = []
-    for route, body in generated(seed, server.version, count):
+    for route, body in generated(seed, known.max_model_len, count):
         examination = checker.examine(route, body.encode())
         errors = (examination.refusal or {}).get("error", {}).get("errors", ())
         rules = tuple(error["rule"] for error in errors)
