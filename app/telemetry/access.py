@@ -43,6 +43,8 @@ class Access:
         """Log it, if `which` asks for that."""
         exchange = self._exchange
         exchange.settle(self._scope)
+        if which is AccessLog.OFF:
+            return
         outcome, status = exchange.outcome, exchange.status
         if not status and outcome == CLIENT_LEFT:
             status = _CLIENT_LEFT_STATUS
