@@ -156,7 +156,8 @@ def set_variable(proposal: Proposal, name: str, value: str) -> Proposal:
     """Set an environment variable where it is written, else in front of the command."""
     variable = proposal.environment.get(name)
     written = variable is not None and _written(proposal, variable)
-    if not _in_text(proposal) or (variable is not None and not written):
+    beside = proposal.form is Form.PYTHON and variable is None
+    if beside or not _in_text(proposal) or (variable is not None and not written):
         return _with_given(proposal, name, value)
     if proposal.writer is not None:
         text = proposal.writer.set_variable(proposal, name, value)
@@ -185,7 +186,7 @@ def unset_variable(proposal: Proposal, name: str) -> Proposal:
 
 
 def _in_text(proposal: Proposal) -> bool:
-    return proposal.form in {Form.COMMAND, Form.COMPOSE} and proposal.command is not None
+    return proposal.reread is not None and proposal.command is not None
 
 
 def _written(proposal: Proposal, variable: Variable) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from app.errors import MalformedDocument, PayloadTooLarge, Problem
 from app.proposal.positions import LineIndex
 from app.proposal.proposal import Entrypoint, Form, Proposal, Variable
+from app.proposal.python_writer import PythonWriter
 from app.serve_config.serve_config import Unresolved
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
@@ -133,6 +134,7 @@ class _Source:
             command=self._place(call.func),
             findings=tuple(self._findings),
             reread=reread,
+            writer=PythonWriter(self._index),
         )
 
     def _value(self, node: ast.expr) -> Any:
