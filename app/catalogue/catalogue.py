@@ -189,6 +189,24 @@ class ModelFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     default_architectures: dict[str, str] = {}
 
 
+class ModelTypeFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the configuration class of a `model_type` makes of a config.json.
+
+    Attributes:
+        text: where the text model's part is (dotted), and the model type that it has if it does
+            not say so; None where the whole is the text model's.
+        defaults: values of keys that config.json may leave out; those that are as if absent
+            (None, 0, false, as many key-value heads as heads) are left out here.
+        aliases: names under which config.json keeps a key.
+        gated: keys that count only where another one is true.
+    """
+
+    text: tuple[str, str | None] | None = None
+    defaults: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
+    gated: dict[str, str] = {}
+
+
 class _Placeholders(dict[str, object]):
     """Leaves a placeholder that has no value as it is."""
 
@@ -218,6 +236,7 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     # Architectures by ability; those under `not_inspected` are not known either way.
     model_abilities: dict[str, tuple[str, ...]] = {}
     model_facts: ModelFacts = ModelFacts()
+    model_configs: dict[str, ModelTypeFacts] = {}
     # The config.json keys that vLLM takes the number of experts from, first match wins.
     expert_count_keys: tuple[str, ...] = ()
 
@@ -245,9 +264,18 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
 
         One that was not captured is taken to be like `captured_on_platform`.
         """
-        overrides = self.platform_overrides.get(platform)
-        if not overrides:
+        if platform not in self.platform_overrides:
             return self
+        if platform not in self._on_platforms:
+            self._on_platforms[platform] = self._overridden(platform)
+        return self._on_platforms[platform]
+
+    @cached_property
+    def _on_platforms(self) -> dict[str, Catalogue]:
+        return {}
+
+    def _overridden(self, platform: str) -> Catalogue:
+        overrides = self.platform_overrides[platform]
         raw = msgspec.to_builtins(self)
         flags = {flag["dest"]: flag for flag in raw["flags"]}
         for dest, changes in overrides.get("flags", {}).items():

@@ -66,6 +66,11 @@ class History:
         """The versions compared, oldest first."""
         return tuple(c.vllm_version for c in self._catalogues)
 
+    @property
+    def catalogues(self) -> tuple[Catalogue, ...]:
+        """The catalogues compared, oldest first."""
+        return self._catalogues
+
     def option(self, option: str, version: str) -> Absence | None:
         """Tell of an option string as vLLM spells it, such as `--no-enable-lora`."""
         return self._absence(option, version, lambda c: c.by_option, _option_instead)

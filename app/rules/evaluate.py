@@ -10,6 +10,7 @@ from app.catalogue import Catalogue
 from app.proposal.edit import apply_edits
 from app.proposal.proposal import Proposal
 from app.proposal.render import render
+from app.rules.derived.devices import device_named
 from app.rules.effective import settings_of
 from app.rules.registry import CrashHook, Registry, default_registry, run
 from app.serve_config.resolve import resolve
@@ -54,6 +55,7 @@ def judge_only(
 ) -> Verdict:
     """Judge a proposal without looking for a correction."""
     registry = registry or default_registry()
+    catalogue = catalogue.on_platform(_platform(proposal))
     resolution = resolve(proposal, catalogue)
     config, sources = resolution.config, _sources(proposal)
     if config is None:
@@ -66,6 +68,12 @@ def judge_only(
         settings=settings_of(config, (*resolution.findings, *findings), every=every_setting),
         sources=sources,
     )
+
+
+def _platform(proposal: Proposal) -> str:
+    """Name the platform as catalogues do; what is not known of one is as on CUDA."""
+    gpu = proposal.hardware.gpu if proposal.hardware is not None else None
+    return "cuda" if gpu is None else device_named(gpu).kind.value
 
 
 def _corrected(

@@ -135,7 +135,14 @@ def test_an_unresolved_variable_in_a_decisive_place_is_an_open_question() -> Non
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--speculative-config", {"method": "mtp", "enable_adaptive_verification": "$ADAPTIVE"}),
+        (
+            "--speculative-config",
+            {
+                "method": "mtp",
+                "num_speculative_tokens": 1,
+                "enable_adaptive_verification": "$ADAPTIVE",
+            },
+        ),
         ("--hf-overrides", {"canvas_length": "$CANVAS"}),
     ],
 )

@@ -12,6 +12,7 @@ from app.catalogue.extraction.environment import environment_facts
 from app.catalogue.extraction.flags import build_parser, flag_facts, parser_facts
 from app.catalogue.extraction.installed import Vllm
 from app.catalogue.extraction.model_abilities import model_ability_facts
+from app.catalogue.extraction.model_configs import model_config_facts
 from app.catalogue.extraction.model_facts import model_facts
 from app.catalogue.extraction.registries import registry_facts
 from app.catalogue.extraction.requests import request_facts
@@ -53,6 +54,7 @@ def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> d
             convertor, vllm.syntax_tree("transformers_utils/config.py")
         ),
         "model_facts": model_facts(convertor, vllm.syntax_tree("config/model.py")),
+        "model_configs": model_config_facts(vllm),
         "model_abilities": model_ability_facts(vllm) if models else {},
     }
     catalogue["not_captured"] = vllm.not_captured

@@ -10,6 +10,7 @@ _DEPTH = {
     "env_vars": 1,
     "flags": 1,
     "model_abilities": 1,
+    "model_configs": 1,
     "model_facts": 1,
     "not_captured": 1,
     "registries": 1,

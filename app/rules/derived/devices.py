@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 
@@ -105,6 +106,7 @@ _OTHER_NAME: Final = re.compile(
 _SIZE: Final = re.compile(r"(?<![\d.])(\d{1,3})\s*gi?b\b")
 
 
+@lru_cache(maxsize=256)
 def device_named(name: str) -> Device:
     """Tell what a product name says: `H100`, `NVIDIA A100-SXM4-40GB`, `mi300x`, `cpu`.
 

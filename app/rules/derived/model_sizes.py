@@ -12,9 +12,9 @@ from typing import Any, Final
 from app.rules.derived import derived
 from app.rules.derived.hf_config import (
     MODEL_CONFIG,
-    hf_config,
     hf_text_config,
     hf_value,
+    knows_model_type,
     number,
     text_value,
 )
@@ -114,14 +114,13 @@ def head_size(config: ServeConfig) -> int:
 @derived
 def num_experts(config: ServeConfig) -> int:
     """Give the number of experts; 0 for a dense model (`get_num_experts`)."""
-    text = hf_text_config(config)
     for key in config.catalogue.expert_count_keys:
-        count = text.get(key)
+        count = text_value(config, key)
         if isinstance(count, list):
             return int(count[0]) if count else 0
         if number(count):
             return number(count) or 0
-    blocks = text.get("block_configs")
+    blocks = text_value(config, "block_configs")
     counts = (
         number(block.get("n_routed_experts")) or 0
         for block in (blocks if isinstance(blocks, list) else ())
@@ -205,9 +204,7 @@ def rope_parameters(config: ServeConfig) -> tuple[Mapping[str, Any], ...]:
     Source: `transformers_utils/config.py::patch_rope_parameters`, `iter_rope_parameters`.
     """
     text = hf_text_config(config)
-    given = text.get("rope_parameters")
-    if not isinstance(given, Mapping):
-        given = text.get("rope_scaling")
+    given = text.get("rope_scaling") or text_value(config, "rope_parameters")
     if not isinstance(given, Mapping):
         return ()
     nested = [value for value in given.values() if isinstance(value, Mapping)]
@@ -228,8 +225,7 @@ def _as_usual(config: ServeConfig, method: str) -> None:
 
 
 def _size(config: ServeConfig, key: str) -> int:
-    hf_config(config)
     value = number(text_value(config, key))
-    if value is None:
+    if value is None and not knows_model_type(config):
         raise Abstain(f"`{key}` in {MODEL_CONFIG}")
-    return value
+    return value or 0
