@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from app.errors import UnusableInput
-from app.serving import configure_logging
+from app.event_loop import run_loop
+from app.serving import listen
+from app.telemetry.logs import configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +42,26 @@ def test_a_logged_failure_tells_where_it_was_and_not_what_was_processed(
 def test_an_unknown_log_level_is_refused() -> None:
     with pytest.raises(UnusableInput, match="'loud' is none of"):
         configure_logging("loud")
+
+
+def test_what_json_cannot_hold_is_logged_by_its_repr(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging("info")
+    structlog.get_logger().info("odd", path=b"\xff", name="\udce9", error=ValueError("x"))
+    event = json.loads(capsys.readouterr().err)
+    assert (event["name"], event["error"]) == ("\udce9", "ValueError('x')")
+
+
+def test_connections_send_small_writes_at_once() -> None:
+    with (
+        listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_servers_run_in_uvloop() -> None:
+    async def loop_of() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run_loop(loop_of()).startswith("uvloop")
