@@ -27,7 +27,7 @@ from app.request_rules.served import Served, served_by
 from app.serve_config.resolve import resolve
 from lab.environment import LabError
 from lab.request_cases import generated
-from lab.server import Server
+from lab.server import Server, is_healthy
 
 _PLAIN: Final = ("--no-return-sampling-mask", "--max-model-len", "64", "--max-num-seqs", "8")
 PROFILES: Final[dict[str, tuple[str, ...]]] = {
@@ -180,6 +180,8 @@ def main() -> int:
                 found = ask(server, profile, options.count, options.seed)
                 print(f"{options.version} {profile}: " + "\n  ".join(summary(found)), flush=True)
                 answers += found
+                if not server.running or not is_healthy(server.url):
+                    raise LabError(f"a request ended the server{server.tail()}")
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1

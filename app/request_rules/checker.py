@@ -20,7 +20,6 @@ CrashHook = Callable[[str, Exception], None]
 _Found: TypeAlias = list[tuple[RequestRule, Finding]]
 _EXAMINED: Final = frozenset({*Route, INVOCATIONS})
 _LONGEST_WARNING: Final = 512
-_OUTCOME: Final = {Action.WARN: "warning"}
 
 
 class RequestChecker:
@@ -102,14 +101,14 @@ class RequestChecker:
         repairs: Sequence[str],
         mended: Sequence[RequestRule],
     ) -> Examination:
-        errors = [pair for pair in found if self._action(pair[0]) is not Action.WARN]
-        warned = [finding for rule, finding in found if self._action(rule) is Action.WARN]
+        errors = [pair for pair in found if not self._is_told(*pair)]
+        warned = [finding for rule, finding in found if self._is_told(rule, finding)]
         return Examination(
             refusal=refusal(errors) if errors else None,
             status=errors[0][0].status if errors else 400,
             warnings=[f"{f.rule}; {f.message}"[:_LONGEST_WARNING] for f in warned],
             findings=[
-                *((f.rule, _OUTCOME.get(self._action(rule), "error")) for rule, f in found),
+                *((f.rule, "warning" if self._is_told(r, f) else "error") for r, f in found),
                 *((rule.declaration.id, "repaired") for rule in mended),
             ],
             crashed=list(crashed),
@@ -131,6 +130,12 @@ class RequestChecker:
                 if change is not None:
                     changes[rule.declaration.id] = (rule, change)
         return list(changes.values())
+
+    def _is_told(self, rule: RequestRule, finding: Finding) -> bool:
+        """Whether the client is told and the request passes; doubt of a rule's is only told."""
+        action = self._action(rule)
+        doubted = finding.severity is not rule.declaration.severity
+        return action is Action.WARN or (action is Action.REJECT and doubted)
 
     def _action(self, rule: RequestRule) -> Action:
         return self._actions[rule.declaration.id]

@@ -26,6 +26,7 @@ _FIELDS = {
     Route.RESPONSES: ("max_output_tokens",),
     Route.MESSAGES: ("max_tokens",),
 }
+_HARMONY = "gpt_oss"
 _SHORT = "vllm serve m --max-model-len 16"
 _SIXTEEN = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]"
 
@@ -66,7 +67,7 @@ def lengths(request: GenerationRequest, served: Served) -> _Lengths | None:
     if prompts and longest == 0:
         return None
     exact = bool(prompts) and request.body.get("content_parts") is None
-    at_least = longest if prompts else max(1, _fewest(request, served, kept))
+    at_least = longest if exact else max(1, _fewest(request, served, kept))
     return _Lengths(name, output, request.has(name), at_least, exact)
 
 
@@ -122,7 +123,8 @@ def clamp(request: GenerationRequest, served: Served) -> Change | None:
         explanation="vLLM refuses a prompt that leaves no room for one token. The OpenAI-"
         "compatible routes refuse a `max_tokens` above `--max-model-len`, and up to 0.31 one "
         "that does not fit beside the prompt. Token ids are counted; of a text only a lower "
-        "bound is used, so no text is refused that fits.",
+        "bound is used, so no text is refused that fits. On the chat routes gpt-oss checks no "
+        "output, so without the model's config.json this is a warning there.",
         remedy="Send a shorter prompt or ask for fewer tokens; as `repair` the gate lowers "
         "`max_tokens` to what fits.",
         severity=Severity.ERROR,
@@ -169,6 +171,11 @@ def length(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     if limit is None or known is None:
         return
     reserved = served.catalogue.requests.output_is_reserved is True
+    # gpt-oss renders its chats itself, and checks no output there.
+    chats = request.route not in (Route.GENERATE, Route.COMPLETIONS)
+    if chats and served.model_type == _HARMONY:
+        return
+    severity = Severity.WARNING if chats and served.model_type is None else Severity.ERROR
     if request.route is not Route.GENERATE and known.output > limit:
         what = f"{known.field}={known.output} cannot be greater than max_model_len={limit}"
         field = known.field
@@ -192,6 +199,7 @@ def length(request: GenerationRequest, served: Served) -> Iterator[Finding]:
         request,
         field,
         what,
+        severity=severity,
         evidence={
             "prompt_tokens": known.prompt,
             "max_tokens": known.output,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from app.request_rules.request import GenerationRequest, Route
@@ -56,6 +57,12 @@ def unknown(request: GenerationRequest, served: Served) -> Iterator[Finding]:
         )
 
 
+@lru_cache(maxsize=1024)
+def _near(name: str, known: frozenset[str]) -> str:
+    """Give the hint; cached, as the same client sends the same members again and again."""
+    return hint(nearest(name, known))
+
+
 def _advice(request: GenerationRequest, served: Served, place: str, name: str) -> str:
     facts = served.catalogue.requests
     sampling = facts.sampling_params
@@ -68,7 +75,7 @@ def _advice(request: GenerationRequest, served: Served, place: str, name: str) -
         known = frozenset() if own is None else own.names
         if request.route is Route.GENERATE and sampling is not None and name in sampling.names:
             return "; it belongs into sampling_params"
-    near = hint(nearest(name, known))
+    near = _near(name, known)
     if near:
         return near
     others = [route for route, fields in facts.routes.items() if name in fields.names]

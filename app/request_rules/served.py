@@ -11,9 +11,11 @@ from packaging.version import Version
 from app.catalogue import Catalogue
 from app.catalogue.semantics import EngineSemantics, semantics_of
 from app.request_rules.limits import Limits
+from app.rules.derived.hf_config import hf_value
 from app.rules.derived.model_class import is_pooling
 from app.rules.derived.model_length import max_model_len
 from app.rules.derived.model_sizes import is_encoder_decoder, vocab_size
+from app.rules.derived.scheduler import max_num_seqs
 from app.rules.runner import Runner, decide_runner
 from app.rules.runner_features import Moment
 from app.serve_config.serve_config import Abstain, ServeConfig
@@ -42,11 +44,12 @@ class Served:
         returns_masks: whether `--return-sampling-mask` is on.
         runs_v2: whether Model Runner V2 executes the requests.
         max_logprobs: `--max-logprobs`; -1 means the vocabulary.
-        max_num_seqs: `--max-num-seqs` if given; its default depends on the GPU.
+        max_num_seqs: `--max-num-seqs`, or its default where the GPU is known.
         vocabulary: size of the model's vocabulary.
         temperature, top_k, min_p: default values of the OpenAI-compatible routes.
         max_model_len: the context length.
         is_encoder_decoder: whether prompts go to an encoder.
+        model_type: that of config.json.
         generates: whether the server generates, and does not pool.
         speculates: whether speculative decoding is on.
         model_names: every name that `model` may have; None also where adapters come at run time.
@@ -69,6 +72,7 @@ class Served:
     min_p: Default = Default(known=False)
     max_model_len: int | None = None
     is_encoder_decoder: bool | None = None
+    model_type: str | None = None
     generates: bool | None = None
     speculates: bool | None = None
     model_names: frozenset[str] | None = None
@@ -108,13 +112,14 @@ def served_by(config: ServeConfig) -> Served:
         returns_masks=_known(lambda: bool(config["return_sampling_mask"])),
         runs_v2=_known(lambda: _runs_v2(config)),
         max_logprobs=_known(lambda: _integer(config["max_logprobs"])),
-        max_num_seqs=_known(lambda: _integer(config["max_num_seqs"])),
+        max_num_seqs=_known(lambda: max_num_seqs(config)),
         vocabulary=_known(lambda: vocab_size(config)),
         temperature=_default(config, "temperature", 1.0),
         top_k=_default(config, "top_k", 0),
         min_p=_default(config, "min_p", 0.0),
         max_model_len=_known(lambda: max_model_len(config)),
         is_encoder_decoder=_known(lambda: is_encoder_decoder(config)),
+        model_type=_known(lambda: str(hf_value(config, "model_type"))),
         generates=_known(lambda: not is_pooling(config)),
         speculates=_known(lambda: _speculates(config)),
         model_names=_known(lambda: _model_names(config)),

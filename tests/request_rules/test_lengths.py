@@ -98,6 +98,30 @@ def test_chat_routes_know_the_output_only(route: Route, body: dict[str, Any]) ->
     assert _found(route, fits, "0.28.0") == ""
 
 
+@pytest.mark.parametrize(
+    ("model", "refused", "warned"),
+    [
+        ({"model_type": "qwen2"}, True, False),
+        ({"model_type": "gpt_oss"}, False, False),
+        (None, False, True),
+    ],
+)
+def test_gpt_oss_checks_no_output_of_chats(
+    model: dict[str, Any] | None, refused: bool, warned: bool
+) -> None:
+    checker = RequestChecker(served_by_command(COMMAND, "0.32.0", model))
+    found = checker.examine(Route.CHAT, b'{"messages": [], "max_tokens": 17}')
+    assert (found.refusal is not None, bool(found.warnings)) == (refused, warned)
+    assert found.findings == [(LENGTH, "error" if refused else "warning")] * (refused or warned)
+    text = checker.examine(Route.COMPLETIONS, b'{"prompt": "a", "max_tokens": 17}')
+    assert text.refusal is not None
+
+
+def test_parts_that_are_still_to_be_expanded_are_not_counted() -> None:
+    body = {"token_ids": _ids(16), "content_parts": [], "sampling_params": {}}
+    assert _found(Route.GENERATE, body, "0.32.0") == ""
+
+
 def test_the_field_that_counts_is_max_completion_tokens() -> None:
     body = {"messages": [], "max_tokens": 99, "max_completion_tokens": 3}
     assert _found(Route.CHAT, body, "0.32.0") == ""
