@@ -1,4 +1,4 @@
-"""The command line: `vllm-admission validate | replay | probe | serve | simulate | demo`.
+"""The command line: `vllm-admission validate | upgrade | replay | probe | serve | simulate | demo`.
 
 Exit codes: 0 accepted or consistent, 1 rejected or inconsistent, 2 unusable input or usage,
 3 undetermined or unproven. A batch exits with the worst of its lines, in the order 2, 1, 3, 0.
@@ -35,6 +35,7 @@ from app.inputs import UNUSABLE, answer_lines
 from app.probe.command import probe_command
 from app.proposal.envelope import read_envelope
 from app.settings import Settings
+from app.upgrade.command import upgrade_command
 from app.validation import answer, judge, overall
 from app.verdict.render.github import render_github
 from app.verdict.render.jsonl import render_jsonl
@@ -169,6 +170,10 @@ def replay(
 
 
 cli.command(name="probe")(probe_command)
+cli.command(
+    name="upgrade",
+    epilog="Directly: vllm-admission upgrade --from V -- vllm serve MODEL ...",
+)(upgrade_command)
 
 
 @cli.command()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from app.catalogue.catalogue import Catalogue, Flag
+from app.catalogue.catalogue import Catalogue, Converter, Flag
 from app.catalogue.library import CatalogueLibrary
 
 _Names = Callable[[Catalogue], Collection[str]]
@@ -137,6 +137,16 @@ def option_instead(flag: Flag, option: str, now: Catalogue) -> str | None:
     return next(shown, next(iter(current.negative_options), None))
 
 
+def json_class(flag: Flag) -> str | None:
+    """Give the class whose fields are the keys of a JSON flag; None if it is no such flag."""
+    converter: Converter | None = flag.converter
+    while converter is not None:
+        if converter.cls is not None:
+            return converter.cls
+        converter = converter.of
+    return None
+
+
 def _option_instead(option: str, then: Catalogue, now: Catalogue) -> str | None:
     flag = then.by_option[option]
     if flag.dest in now.by_dest:
@@ -158,7 +168,7 @@ def _dest_instead(dest: str, then: Catalogue, now: Catalogue) -> str | None:
         return current.dest
     cls, name = before.config_class, before.config_field
     if cls is not None and name is not None and name in _fields(now, cls):
-        holder = next((f for f in now.flags if f.converter.cls == cls), None)
+        holder = next((f for f in now.flags if json_class(f) == cls), None)
         return None if holder is None else f"{holder.name}.{name}"
     return None
 
@@ -175,9 +185,9 @@ def _key_instead(cls: str, key: str, then: Catalogue, now: Catalogue) -> str | N
     moved = [
         flag
         for flag in now.flags
-        if flag.converter.cls is not None
-        and key in _fields(now, flag.converter.cls)
-        and key not in _fields(then, flag.converter.cls)
+        if (holder := json_class(flag)) is not None
+        and key in _fields(now, holder)
+        and key not in _fields(then, holder)
     ]
     return f"{moved[0].name}.{key}" if len(moved) == 1 else None
 

@@ -56,6 +56,8 @@ def read_compose(
     seen: list[str] = []
     for key, node in services.value[:MAX_SERVICES]:
         if isinstance(key, ScalarNode) and isinstance(node, MappingNode):
+            if key.value in seen:
+                raise _broken(f"the service {key.value!r} is there twice", key, index)
             seen.append(key.value)
             proposal = reader.service(key.value, node)
             if proposal is not None:

@@ -1,0 +1,1 @@
+"""What changes for a proposal between two vLLM versions."""
