@@ -10,13 +10,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.api import schemas
-from app.api.body import read_body
 from app.api.problems import problem_responses
+from app.api.proposals import REQUEST_BODY, read_proposal
 from app.api.state import gates_of
-from app.documents import decode_json, decode_text, encode_json
-from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
-from app.proposal.envelope import Envelope, read_envelope
-from app.proposal.read import read_shell_text, read_text, read_yaml
+from app.documents import encode_json
+from app.errors import InvalidEnvelope, Problem
 from app.validation import answer, judge
 from app.verdict.render.sarif import render_sarif
 from app.verdict.render.text import render_text
@@ -25,32 +23,13 @@ from app.verdict.verdict import Verdict
 router = APIRouter(tags=["configuration gate"])
 
 _SARIF: Final = "application/sarif+json"
-_YAML_TYPES: Final = {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"}
-# curl's default when given --data; its body is then whatever the user has at hand.
-_UNTYPED: Final = {"", "application/x-www-form-urlencoded", "application/octet-stream"}
-
 _PARAMETERS: Final = ("vllm_version", "on_reject", "settings")
-
-_REQUEST_BODY: Final = {
-    "required": True,
-    "content": {
-        "application/json": {"schema": {"$ref": "#/components/schemas/ProposalEnvelope"}},
-        "text/plain": {
-            "schema": {"type": "string"},
-            "example": "vllm serve Qwen/Qwen3-8B \\\n  --return-sampling-mask\n",
-        },
-        "application/yaml": {
-            "schema": {"type": "string"},
-            "example": "model: Qwen/Qwen3-8B\nreturn-sampling-mask: true\n",
-        },
-    },
-}
 
 
 @router.post(
     "/validate",
     summary="Say whether `vllm serve` would accept a proposed configuration",
-    openapi_extra={"requestBody": _REQUEST_BODY},
+    openapi_extra={"requestBody": REQUEST_BODY},
     response_model=schemas.VerdictModel | schemas.VerdictsModel,
     responses={
         200: {
@@ -76,9 +55,7 @@ async def validate_proposal(
 ) -> Response:
     """Judge a proposal: a JSON envelope, a shell command, a compose file or a `--config` file."""
     gates = gates_of(request)
-    _check_parameters(request)
-    body = await read_body(request, gates.settings.max_body_bytes)
-    envelope = _read(decode_text(body), _media_type(request.headers.get("content-type", "")))
+    envelope = await read_proposal(request, gates.settings.max_body_bytes, _PARAMETERS)
     if vllm_version:
         if envelope.vllm_versions:
             problem = Problem("given-twice", "the version is given twice", pointer="/vllm_version")
@@ -95,34 +72,6 @@ async def validate_proposal(
     gates.metrics.judged(verdicts)
     accepted = all(verdict.accepted for verdict in verdicts)
     return _render(verdicts, request.headers, 200 if accepted else on_reject)
-
-
-def _check_parameters(request: Request) -> None:
-    """Refuse parameters that there are not: a misspelt version would judge for another one."""
-    unknown = sorted(set(request.query_params) - set(_PARAMETERS))
-    if unknown:
-        known = f"this endpoint takes {' and '.join(_PARAMETERS)}"
-        problems = tuple(Problem("unknown-parameter", known, pointer=f"/{n}") for n in unknown)
-        raise InvalidEnvelope(f"unknown query parameter {', '.join(unknown)}", problems)
-
-
-def _media_type(header: str) -> str:
-    return header.partition(";")[0].strip().lower()
-
-
-def _read(text: str, media_type: str) -> Envelope:
-    if media_type == "application/json":
-        return read_envelope(decode_json(text))
-    if media_type == "text/plain":
-        return read_shell_text(text)
-    if media_type in _YAML_TYPES:
-        return read_yaml(text, source="config_yaml")
-    if media_type in _UNTYPED:
-        return read_text(text, source="body")
-    raise UnsupportedMedia(
-        f"Content-Type {media_type!r} is not read; send application/json (an envelope), "
-        "text/plain (a shell command) or application/yaml (a vLLM --config file)"
-    )
 
 
 def _render(verdicts: Sequence[Verdict], headers: Mapping[str, str], status: int) -> Response:
