@@ -14,6 +14,7 @@ from typing import Any
 from app.proposal.changes import Writer
 from app.proposal.image import Image
 from app.proposal.positions import LineIndex
+from app.proposal.workload import Workload
 from app.verdict.finding import Finding
 from app.verdict.location import Location
 
@@ -26,6 +27,7 @@ class Form(StrEnum):
     CONFIG = "config"
     CONFIG_YAML = "config_yaml"
     COMPOSE = "compose"
+    KUBERNETES = "kubernetes"
     PYTHON = "python"
 
 
@@ -108,7 +110,8 @@ class Proposal:
         findings: what came up while reading it, before any vLLM version was asked.
         command: spans from the command's first word (`exec`, `vllm`, the image) to before its
             first argument, where the form is text.
-        subject: which of several in one document it is: a compose service.
+        subject: which of several in one document it is: a compose service, a container.
+        workload: the pod it runs in, where the form is kubernetes.
         image: the container image, if there is one; it may tell the vLLM version.
         only_environment: no command was given, only variables.
         text: the innermost text that the words are written in, such as a script in quotes.
@@ -133,6 +136,7 @@ class Proposal:
     findings: tuple[Finding, ...] = ()
     command: Location | None = None
     subject: str | None = None
+    workload: Workload | None = None
     image: Image | None = None
     only_environment: bool = False
     text: LineIndex | None = field(default=None, compare=False, repr=False)

@@ -136,6 +136,7 @@ def _finish(
         model_config=proposal.model_config,
         draft_model_config=proposal.draft_model_config,
         hardware=proposal.hardware,
+        workload=proposal.workload,
     )
     if proposal.kwargs is None:
         findings.extend(check_serve_args(config, proposal.entrypoint))

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.catalogue import Catalogue
 from app.proposal.proposal import Hardware, Variable
+from app.proposal.workload import Workload
 from app.verdict.location import Location
 
 
@@ -95,6 +96,7 @@ class ServeConfig:
     model_config: Mapping[str, Any] | None = None
     draft_model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
+    workload: Workload | None = None
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     """What `app.rules.derived` has worked out for this configuration."""
 

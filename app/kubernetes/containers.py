@@ -1,0 +1,252 @@
+"""The vLLM servers in Kubernetes objects, as proposals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from app.kubernetes.environment import Environment, named, not_a_string, texts_of
+from app.kubernetes.expansion import Expanded
+from app.kubernetes.manifest import Manifest, Path
+from app.kubernetes.workloads import PodPlace, pods_of
+from app.proposal.image import Image
+from app.proposal.launch import Container, Surroundings, contained
+from app.proposal.pieces import Piece
+from app.proposal.positions import LineIndex
+from app.proposal.proposal import Form, Hardware, Proposal, Variable, Word
+from app.proposal.shell import read_shell
+from app.proposal.workload import Workload
+from app.verdict.finding import Finding
+
+VERSION_ANNOTATION: Final = "vllm-admission/vllm-version"
+# Names of whole devices; what the product is, the node's labels tell.
+_DEVICES: Final = {"nvidia.com/gpu": None, "amd.com/gpu": "AMD Instinct"}
+_PRODUCT: Final = "nvidia.com/gpu.product"
+_MAX_CONTAINERS: Final = 200
+
+
+def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
+    """Give every vLLM server that the objects start, in their order.
+
+    A container that is none of vLLM's is passed over. What `--config` names is looked for in the
+    ConfigMaps of the stream.
+
+    Raises:
+        MalformedDocument: a script in a container cannot be read.
+    """
+    found: list[Proposal] = []
+    for manifest in manifests:
+        for pod in pods_of(manifest):
+            found.extend(_Pod(manifest, pod, manifests).servers())
+    return tuple(
+        replace(server, workload=replace(server.workload, neighbours=_others(found, server)))
+        if server.workload is not None
+        else server
+        for server in found
+    )
+
+
+def _others(servers: Sequence[Proposal], server: Proposal) -> tuple[Proposal, ...]:
+    return tuple(other for other in servers if other is not server)
+
+
+class _Pod:
+    def __init__(self, manifest: Manifest, pod: PodPlace, stream: Sequence[Manifest]) -> None:
+        self._manifest = manifest
+        self._pod = pod
+        self._stream = stream
+        self._spec: Mapping[str, Any] = manifest.at(pod.path)
+
+    def servers(self) -> Iterator[Proposal]:
+        for member in ("initContainers", "containers"):
+            containers = self._spec.get(member)
+            for i, container in enumerate(containers if isinstance(containers, list) else ()):
+                if isinstance(container, Mapping) and i < _MAX_CONTAINERS:
+                    server = self._server(container, (member, i))
+                    if server is not None:
+                        yield server
+
+    def _server(self, container: Mapping[str, Any], place: Path) -> Proposal | None:
+        path: Path = (*self._pod.path, *place)
+        environment = Environment(self._manifest, path, self._stream)
+        variables = environment.read()
+        words = _Words(self._manifest, variables)
+        image = self._image(container, path)
+        command = words.read((*path, "command"))
+        arguments = words.read((*path, "args")) or ()
+        files = self._mounted(container)
+        around = Surroundings(Form.KUBERNETES, words.holder(path), _reader(files), files)
+        proposal = contained(
+            Container(
+                image=image,
+                entrypoint=command,
+                arguments=arguments,
+                environment=variables,
+                at=self._manifest.places.location(path),
+            ),
+            around,
+        )
+        if proposal is None:
+            return None
+        return replace(
+            proposal,
+            subject=self._subject(container),
+            files={**files, **proposal.files},
+            hardware=self._hardware(container, image),
+            findings=(*environment.findings, *words.findings, *proposal.findings),
+            workload=self._workload(container, place),
+        )
+
+    def _subject(self, container: Mapping[str, Any]) -> str:
+        parts = [self._manifest.title, self._pod.role, container.get("name")]
+        return " ".join(part for part in parts if isinstance(part, str) and part)
+
+    def _image(self, container: Mapping[str, Any], path: Path) -> Image | None:
+        text = container.get("image")
+        if not isinstance(text, str) or not text:
+            return None
+        return Image(text, self._manifest.places.location((*path, "image")))
+
+    def _annotations(self) -> dict[str, str]:
+        template = self._manifest.at((*self._pod.path[:-1], "metadata"))
+        found: dict[str, str] = {}
+        for metadata in (self._manifest.metadata, template):
+            held = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+            if isinstance(held, Mapping):
+                found |= {k: v for k, v in held.items() if isinstance(v, str)}
+        return found
+
+    def _hardware(self, container: Mapping[str, Any], image: Image | None) -> Hardware | None:
+        """Read the devices that the container asks for, and the product its nodes are to have."""
+        gpu = "cpu" if image is not None and image.official == "cpu" else None
+        count = None
+        resources = container.get("resources")
+        for side in ("limits", "requests"):
+            asked = resources.get(side) if isinstance(resources, Mapping) else None
+            if not isinstance(asked, Mapping):
+                continue
+            for name, product in _DEVICES.items():
+                number = _count(asked.get(name))
+                if number is not None and count is None:
+                    count, gpu = number, gpu or product
+        selector = self._spec.get("nodeSelector")
+        product_label = selector.get(_PRODUCT) if isinstance(selector, Mapping) else None
+        if isinstance(product_label, str) and gpu is None:
+            gpu = product_label
+        if gpu is None and count is None:
+            return None
+        nodes = self._pod.group_size if self._pod.group_size > 1 else None
+        return Hardware(gpu=gpu, count=count, nodes=nodes)
+
+    def _workload(self, container: Mapping[str, Any], place: Path) -> Workload:
+        manifest, pod = self._manifest, self._pod
+        return Workload(
+            kind=manifest.kind,
+            name=manifest.name,
+            namespace=manifest.namespace,
+            pod=self._spec,
+            container=container,
+            annotations=self._annotations(),
+            group_size=pod.group_size,
+            role=pod.role,
+            services=tuple(
+                other.name
+                for other in self._stream
+                if (other.group, other.kind) == ("", "Service")
+                and manifest.namespace in {"", other.namespace or manifest.namespace}
+            ),
+            locate=lambda path: manifest.places.location((*pod.path, *path)),
+            container_path=place,
+        )
+
+    # files
+
+    def _mounted(self, container: Mapping[str, Any]) -> dict[str, str]:
+        """Give the texts that ConfigMaps of the stream put into the container, by their path."""
+        volumes = {
+            volume["name"]: volume
+            for volume in _mappings(self._spec.get("volumes"))
+            if isinstance(volume.get("name"), str)
+        }
+        files: dict[str, str] = {}
+        for mount in _mappings(container.get("volumeMounts")):
+            name, at = mount.get("name"), mount.get("mountPath")
+            volume = volumes.get(name) if isinstance(name, str) else None
+            if volume is not None and isinstance(at, str):
+                files |= self._files(volume, at.rstrip("/"), mount.get("subPath"))
+        return files
+
+    def _files(self, volume: Mapping[str, Any], at: str, sub_path: object) -> dict[str, str]:
+        source = volume.get("configMap")
+        if not isinstance(source, Mapping):
+            return {}
+        held = named(self._stream, "ConfigMap", source.get("name"), self._manifest.namespace)
+        if held is None:
+            return {}
+        texts = texts_of(held)
+        items = source.get("items")
+        if isinstance(items, list):
+            texts = {
+                str(item["path"]): texts[item["key"]]
+                for item in _mappings(items)
+                if "path" in item and item.get("key") in texts
+            }
+        if isinstance(sub_path, str):
+            return {at: texts[sub_path]} if sub_path in texts else {}
+        return {f"{at}/{name}": text for name, text in texts.items()}
+
+
+class _Words:
+    """Reads `command` and `args`; `findings` are what came up."""
+
+    def __init__(self, manifest: Manifest, variables: Mapping[str, Variable]) -> None:
+        self._manifest = manifest
+        self._variables = variables
+        self.findings: list[Finding] = []
+
+    def read(self, path: Path) -> list[Piece] | None:
+        """Give the words of a list; None if there is none."""
+        items = self._manifest.at(path)
+        if isinstance(items, str):  # Kubernetes wants a list; a few custom resources do not
+            items, paths = [items], [path]
+        elif isinstance(items, list) and items:
+            paths = [(*path, i) for i in range(len(items))]
+        else:
+            return None
+        return [self._piece(item, at) for item, at in zip(items, paths, strict=True)]
+
+    def holder(self, path: Path) -> LineIndex:
+        """Give a text that holds none of the words: each is a string of its own."""
+        return LineIndex("", self._manifest.places.location(path).source or "object")
+
+    def _piece(self, item: object, path: Path) -> Piece:
+        places = self._manifest.places
+        location = places.location(path)
+        if not isinstance(item, str):
+            self.findings.append(not_a_string(self._manifest, path, item))
+            text = str(item)
+            return Piece(Word(text, location), lambda: LineIndex(text, location.source or ""))
+        read = Expanded(places.text(path), self._variables)
+        return Piece(Word(read.text.text, location, read.unresolved), lambda: read.text)
+
+
+def _reader(files: Mapping[str, str]) -> Any:
+    def read_script(text: LineIndex, environment: Mapping[str, Variable]) -> Proposal:
+        return read_shell(text, form=Form.KUBERNETES, environment=environment, files=files, depth=1)
+
+    return read_script
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, Mapping):
+            yield item
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 6 else None
