@@ -12,12 +12,13 @@ from itertools import islice
 from typing import Final
 
 from app.catalogue import Flag
+from app.serve_config import absence
 from app.serve_config.command_line import spelling_fix
 from app.serve_config.config_file import rename_key
 from app.serve_config.diagnostics import MAX_FINDINGS, finding, shorten
 from app.serve_config.option_table import HELP, Match, OptionTable
 from app.serve_config.serve_config import Origin
-from app.serve_config.suggest import hint, nearest, similarity
+from app.serve_config.suggest import nearest, similarity
 from app.serve_config.tokens import Occurrence, Token
 from app.verdict.finding import Finding
 from app.verdict.fix import Fix
@@ -218,13 +219,17 @@ class _Parser:
         name, equals, value = token.text.partition("=")
         dotted, _, path = name.partition(".")
         names = nearest(name if not path else dotted, self._table.alternatives(name))
+        tail, names = absence.tell(absence.option(self._table.catalogue, dotted), names)
+        if name == "--task":  # vLLM itself says what to do instead
+            tail = "; choose what the model does with --runner and --convert"
+            engine = f"{engine} Hint: --task is not a vllm serve option."
         if token.origin is Origin.CONFIG_FILE:
             key = token.spelling.removeprefix("--")
             names = tuple(n.removeprefix("--") for n in names)
             self._findings.append(
                 finding(
                     "yaml-unknown-key",
-                    f"{shorten(key)!r} is no option of this version{hint(names)}",
+                    f"{shorten(key)!r} is no option of this version{tail}",
                     location=token.location,
                     engine_message=engine,
                     fix=_renamed(key, names),
@@ -239,7 +244,7 @@ class _Parser:
         self._findings.append(
             finding(
                 "cli-unknown-flag",
-                f"{shorten(name)} is no option of this version{hint(names)}",
+                f"{shorten(name)} is no option of this version{tail}",
                 location=token.location,
                 engine_message=engine,
                 fix=fix,
@@ -250,7 +255,8 @@ class _Parser:
         """Whether the option takes a value just where the misspelt one has one."""
         at = next(i for i, other in enumerate(self._tokens) if other is token)
         has_value = "=" in token.text or (self._pattern[at + 1 : at + 2] == "A")
-        return has_value == (self._table.flags[option].nargs != 0)
+        flag = self._table.flags.get(option)
+        return flag is not None and has_value == (flag.nargs != 0)
 
     def _report_extra(self, token: Token, at: int, engine: str) -> None:
         switch = self._switch_before(at)

@@ -74,8 +74,7 @@ def check_setting(
         return
     name = config_class_of(flag)
     if name is not None and name in catalogue.config_classes:
-        if flag.dest in _CLASS_OF:
-            value = _with_underscores(_parsed(flag.dest, value))
+        value = _with_underscores(flag.dest, _parsed(flag.dest, value))
         problems = check_class(catalogue, name, value)
     elif flag.dest in _FIELDS:
         problems = check_field(catalogue, _FIELDS[flag.dest], flag.dest, value)
@@ -122,7 +121,7 @@ def engine_argument(dest: str, catalogue: Catalogue) -> Flag:
 def typed_setting(flag: Flag, value: Any, catalogue: Catalogue) -> Any:
     """Give JSON for a configuration class as that class would hold it."""
     if flag.dest in _CLASS_OF:
-        return _with_underscores(value)
+        return _with_underscores(flag.dest, value)
     name = argument_converter(flag).cls
     return value if name is None else typed_object(catalogue, name, value)
 
@@ -137,9 +136,11 @@ def _parsed(dest: str, value: Any) -> Any:
         return value
 
 
-def _with_underscores(value: Any) -> Any:
+def _with_underscores(dest: str, value: Any) -> Any:
     """Spell keys as vLLM does: `EngineArgs.create_speculative_config` takes dashes for them."""
-    if not isinstance(value, Mapping) or not any("-" in str(key) for key in value):
+    if dest != "speculative_config" or not isinstance(value, Mapping):
+        return value
+    if not any("-" in str(key) for key in value):
         return value
     return {str(key).replace("-", "_"): item for key, item in value.items()}
 

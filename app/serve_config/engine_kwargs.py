@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.catalogue import Catalogue
+from app.catalogue.compare import Absence
 from app.proposal.envelope import escape_pointer
+from app.serve_config import absence
 from app.serve_config.config_file import rename_key
 from app.serve_config.diagnostics import finding
 from app.serve_config.serve_config import Origin, Setting
-from app.serve_config.suggest import hint, nearest, similarity
+from app.serve_config.suggest import nearest, similarity
 from app.verdict.finding import Finding
 from app.verdict.location import Location
 
@@ -46,7 +48,8 @@ def read_kwargs(
         flag = catalogue.by_dest.get(name)
         if name not in engine and (flag is None or not flag.options):
             known = [*engine, *(f.dest for f in catalogue.flags if f.options)]
-            findings.append(_unknown(str(key), name, known, location))
+            gone = absence.argument(catalogue, name)
+            findings.append(_unknown(str(key), name, known, location, gone))
             continue
         if name not in engine:
             findings.append(
@@ -72,15 +75,17 @@ def read_kwargs(
     return KwargSettings(settings, tuple(findings))
 
 
-def _unknown(key: str, name: str, known: list[str], location: Location) -> Finding:
-    names = nearest(name, known)
+def _unknown(
+    key: str, name: str, known: list[str], location: Location, gone: Absence | None
+) -> Finding:
+    tail, names = absence.tell(gone, nearest(name, known))
     fix = None
     if names:
         sure = similarity(name, names[0]) >= _SURE
         fix = rename_key(("config", key), names[0], f"write {names[0]}", safe=sure)
     return finding(
         "kwargs-unknown",
-        f"the engine takes no argument {key!r}{hint(names)}",
+        f"the engine takes no argument {key!r}{tail}",
         location=location,
         engine_message=f"AsyncEngineArgs.__init__() got an unexpected keyword argument {name!r}",
         fix=fix,

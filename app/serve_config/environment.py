@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from app.catalogue import Catalogue, EnvironmentFact
 from app.proposal.proposal import Variable
+from app.serve_config import absence
 from app.serve_config.diagnostics import MAX_FINDINGS, finding
-from app.serve_config.suggest import hint, nearest
+from app.serve_config.suggest import nearest
 from app.verdict.finding import Finding
 from app.verdict.fix import Fix, SetEnvironment, UnsetEnvironment
 
+# What Kubernetes sets in every pod of a namespace that has a Service named vllm or vllm-….
+_SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)")
+_SERVICE_LINK_ADVICE: Final = (
+    "Kubernetes sets it for a Service named vllm: rename the Service, or set "
+    "enableServiceLinks: false"
+)
 _ON: Final = {"1", "true", "yes", "on", "y", "t", "enable", "enabled"}
 _OFF: Final = {"0", "false", "no", "off", "n", "f", "", "none", "disable", "disabled"}
 # Lenient kinds: the values that count as on, in lower case.
 _LENIENT: Final = {"true_or_1": {"true", "1"}, "is_1": {"1"}, "is_true": {"true"}}
+# Variables that anything but 0 turns on, also what reads as off.
+_ON_UNLESS_0: Final = "not_0"
 
 
 def check_environment(
@@ -126,9 +136,16 @@ def _fix(variable: Variable, fact: EnvironmentFact) -> Fix:
 
 
 def _ignored(variable: Variable, fact: EnvironmentFact) -> Finding | None:
-    """Tell of a value that reads as on and counts as off."""
+    """Tell of a value that reads as on and counts as off, or the other way round."""
     counts_as_on = _LENIENT.get(fact.parse)
     value = variable.value.strip().lower()
+    if fact.parse == _ON_UNLESS_0 and value in _OFF - {"0"}:
+        return finding(
+            "env-ignored-value",
+            f"{variable.name}={variable.value} counts as on; only 0 counts as off",
+            location=variable.location,
+            fix=Fix(f"set {variable.name}=0", (SetEnvironment(variable.name, "0"),), safe=False),
+        )
     if counts_as_on is None or value in counts_as_on or value not in _ON:
         return None
     wanted = "1" if "1" in counts_as_on else "true"
@@ -146,14 +163,17 @@ def _ignored(variable: Variable, fact: EnvironmentFact) -> Finding | None:
 def _unknown(variable: Variable, catalogue: Catalogue, refuse: bool) -> Finding:
     # Compared without the prefix that all have, which makes any two names alike.
     stems = {name.removeprefix("VLLM_"): name for name in catalogue.env_vars}
-    names = tuple(stems[stem] for stem in nearest(variable.name.removeprefix("VLLM_"), stems))
+    near = tuple(stems[stem] for stem in nearest(variable.name.removeprefix("VLLM_"), stems))
+    tail, names = absence.tell(absence.variable(catalogue, variable.name), near)
+    if _SERVICE_LINK.search(variable.name):
+        tail, names = f"; {_SERVICE_LINK_ADVICE}", ()
     fix = None
     if names:
         edits = (UnsetEnvironment(variable.name), SetEnvironment(names[0], variable.value))
         fix = Fix(f"rename it to {names[0]}", edits, safe=False)
     return finding(
         "env-unknown-refused" if refuse else "env-unknown",
-        f"this version does not read {variable.name}{hint(names)}",
+        f"this version does not read {variable.name}{tail}",
         location=variable.location,
         engine_message=f"Unknown vLLM environment variable detected: {variable.name}",
         fix=fix,

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, Literal, Union
 
 from pydantic import TypeAdapter, ValidationError
 
 from app.catalogue import Catalogue, ConfigClass, ConfigField
+from app.serve_config import absence
 from app.serve_config.serve_config import Unresolved
 from app.serve_config.suggest import hint, nearest
 
@@ -104,7 +106,7 @@ def typed_value(field: ConfigField, value: Any) -> Any:
         typed = _adapter(json.dumps(field.type, sort_keys=True)).validate_json(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
         return value
-    return value if isinstance(typed, Enum) else typed
+    return value if isinstance(typed, Enum | Path) else typed
 
 
 def typed_object(catalogue: Catalogue, name: str, value: Any) -> Any:
@@ -141,7 +143,9 @@ def _class_problems(
                 yield from _field_problems(catalogue, field, item, (*path, key))
         elif config_class.extra == "forbid" or not config_class.pydantic:
             names = nearest(str(key), known)
-            message = f"{name} has no key {key!r}{hint(names) or _listed(known)}"
+            gone = absence.key(catalogue, name, str(key))
+            tail, names = absence.tell(gone, names)
+            message = f"{name} has no key {key!r}{tail or _listed(known)}"
             yield FieldProblem(ProblemKind.UNKNOWN_KEY, (*path, key), message, names, _UNEXPECTED)
     for key, field in config_class.fields.items():
         if field.required and field.init and key not in value:
@@ -172,9 +176,10 @@ def _field_problems(
         elif all(n in _SPLITTING | _NAMING for n in before):
             if isinstance(value, str):
                 return
-        elif all(n in _BY_NAME_VALUES for n in before) and isinstance(value, Mapping):
-            yield from _named_values(field, value, path)
-            return
+        elif all(n in _BY_NAME_VALUES for n in before):
+            if isinstance(value, Mapping):
+                yield from _named_values(catalogue, field, value, path)
+                return
         elif not all(n in _BUILDING for n in before):
             return
     nested = nested_class(field.type)
@@ -261,11 +266,16 @@ def _named_member(
 
 
 def _named_values(
-    field: ConfigField, value: Mapping[str, Any], path: tuple[str | int, ...]
+    catalogue: Catalogue, field: ConfigField, value: Mapping[str, Any], path: tuple[str | int, ...]
 ) -> Iterator[FieldProblem]:
-    """Check an object whose values a validator looks up by name."""
+    """Check an object whose keys are kinds of KV cache and whose values are named."""
     members = next(t for t in _flat(field.type) if t.get("t") == "dict")["of"]
+    kinds = catalogue.registries.get("kv_cache_spec_kinds") or ()
     for key, item in value.items():
+        if kinds and key not in kinds:
+            names = nearest(str(key), kinds)
+            message = f"{key!r} is no kind of KV cache{hint(names) or _listed(tuple(kinds))}"
+            yield FieldProblem(ProblemKind.UNKNOWN_KEY, (*path, key), message, names)
         yield from _named_member(ConfigField(type=members[-1]), item, (*path, key))
 
 
@@ -386,6 +396,8 @@ def _python_type(tree: Any) -> Any:
     if kind == "dict" and isinstance(members, list) and len(members) == 2:
         key, value = (_python_type(member) for member in members)
         return dict[key, value]  # type: ignore[valid-type] # built at run time
+    if kind == "class" and tree.get("name") in {"pathlib.Path", "Path"}:
+        return Path
     return _PLAIN.get(str(kind), Any)
 
 

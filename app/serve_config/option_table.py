@@ -47,6 +47,7 @@ class OptionTable:
     """The option strings of one parser."""
 
     def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
         self.flags: dict[str, Flag] = dict.fromkeys(HELP.options, HELP)
         self.flags.update(catalogue.by_option)
         self._sorted = sorted(self.flags)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from app.catalogue import Catalogue, Flag
 from app.catalogue.catalogue import Converter
+from app.serve_config import absence
 from app.serve_config.argparse_rules import argument_name
 from app.serve_config.conversion import ConversionError, convert
 from app.serve_config.diagnostics import finding, shorten
@@ -51,7 +52,7 @@ def read_values(occurrences: Iterable[Occurrence], catalogue: Catalogue) -> Valu
         else:
             overridden = tuple(place.location for place in places[:-1])
             _report_repeated(places, values.findings)
-        _report_deprecated(last, value, values.findings)
+        _report_deprecated(last, value, values.findings, catalogue.vllm_version)
         values.settings[dest] = Setting(value, last.origin, last.location, overridden)
     return values
 
@@ -187,7 +188,7 @@ def _lora(item: Any, token: Token, findings: list[Finding]) -> Any:
     """Read `name=path` or a JSON object, as `LoRAParserAction` does."""
     if isinstance(item, Unresolved):
         return item
-    if "=" in item and "," not in item:
+    if "=" in item and "," not in item and item.count("=") == 1:
         name, _, path = item.partition("=")
         return {"name": name, "path": path}
     try:
@@ -198,6 +199,8 @@ def _lora(item: Any, token: Token, findings: list[Finding]) -> Any:
     else:
         engine = f"Invalid fields for --lora-modules: {shorten(item)}"
     known = {"name", "path", "base_model_name", "is_3d_lora_weight"}
+    if "=" in item and "," not in item:  # split at `=` before it is looked at as JSON
+        value, engine = None, "too many values to unpack (expected 2)"
     if isinstance(value, dict) and {"name", "path"} <= value.keys() <= known:
         return value
     findings.append(
@@ -261,14 +264,22 @@ def _report_repeated(places: list[Occurrence], findings: list[Finding]) -> None:
             )
 
 
-def _report_deprecated(place: Occurrence, value: Any, findings: list[Finding]) -> None:
+def _report_deprecated(
+    place: Occurrence, value: Any, findings: list[Finding], version: str
+) -> None:
     flag = place.flag
     if flag.deprecated and value != default_value(flag):
-        said = flag.deprecated if isinstance(flag.deprecated, str) else ""
+        said = f": {flag.deprecated}" if isinstance(flag.deprecated, str) else ""
+        since = absence.deprecated_since(flag.dest)
+        said = f"{f' since {since}' if since else ''}{said}"
+        gone = absence.gone_from(flag.dest, version)
+        if gone is not None:
+            instead = f", which has {gone.replacement} in its place" if gone.replacement else ""
+            said += f" and gone from {gone.gone} on{instead}"
         findings.append(
             finding(
                 "cli-deprecated-flag",
-                f"{flag.name} is deprecated{': ' + said if said else ''}",
+                f"{flag.name} is deprecated{said}",
                 location=place.token.location,
                 engine_message=f"argument '{flag.dest}' is deprecated",
             )
