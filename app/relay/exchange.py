@@ -64,7 +64,7 @@ class RelayedExchange:
         self._has_body = bool(declared) or header(raw, b"transfer-encoding") is not None
         self._client = Client(receive, relay.limits, declared)
         self.record = exchange_of(scope)
-        self._responder = Responder(send, scope["path"], self.record)
+        self._responder = Responder(send, scope["path"], self.record, _origin(scope))
         self._examined = relay.examiner.route_of(scope["method"], scope["path"])
         self._route = self._examined or "other"
         self._phase = "request-body"
@@ -281,3 +281,10 @@ def _with_length(headers: RawHeaders, body: bytes) -> RawHeaders:
 def _octets(text: str) -> bytes:
     """Give a field's value: one line, and no control characters, which a client may have sent."""
     return _CONTROLS.sub(" ", text).encode("ascii", "replace")
+
+
+def _origin(scope: Scope) -> bytes:
+    """How the client calls us; empty, for a relative redirect, where it says no Host."""
+    host = header(scope["headers"], b"host")
+    scheme: str = scope.get("scheme", "http")
+    return b"" if host is None else scheme.encode() + b"://" + host

@@ -53,6 +53,27 @@ def forwarded_response_headers(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders
     return [*_end_to_end(raw, _HOP_BY_HOP), VIA]
 
 
+def with_own_location(fields: RawHeaders, backend: bytes, own: bytes) -> RawHeaders:
+    """Let a redirect within the backend lead through the relay, as its Host field would say.
+
+    Args:
+        fields: of the response.
+        backend: the base URL that requests are sent to, without a slash at its end.
+        own: scheme and authority by which the client calls the relay.
+    """
+    return [
+        (name, own + (value[len(backend) :] or b"/"))
+        if name == b"location" and _is_below(backend, value)
+        else (name, value)
+        for name, value in fields
+    ]
+
+
+def _is_below(backend: bytes, url: bytes) -> bool:
+    """Whether a URL is of this server; one with another port begins the same."""
+    return url.startswith(backend) and url[len(backend) : len(backend) + 1] in (b"", b"/", b"?")
+
+
 def _end_to_end(
     raw: Iterable[tuple[bytes, bytes]], dropped: frozenset[bytes]
 ) -> Iterable[tuple[bytes, bytes]]:

@@ -13,7 +13,7 @@ from starlette.types import Send
 
 from app.errors import AdmissionError
 from app.relay.faults import BackendFault, Draining, Unavailable, anthropic_json, fault_of
-from app.relay.headers import RawHeaders, forwarded_response_headers
+from app.relay.headers import RawHeaders, forwarded_response_headers, with_own_location
 from app.telemetry.exchange import Exchange, Party
 
 ANTHROPIC_ROUTES = ("/v1/messages",)
@@ -39,10 +39,14 @@ class Responder:
     client has not taken enough of what it was sent; `sends` counts.
     """
 
-    def __init__(self, send: Send, path: str, record: Exchange) -> None:
-        """Answer a request for `path`; `record` is told whom a wait is for."""
+    def __init__(self, send: Send, path: str, record: Exchange, origin: bytes = b"") -> None:
+        """Answer a request for `path`; `record` is told whom a wait is for.
+
+        `origin` is how the client calls us, scheme and authority; redirects lead there.
+        """
         self._send = send
         self._record = record
+        self._origin = origin
         self._anthropic = path.startswith(ANTHROPIC_ROUTES)
         self._events: _Events | None = None
         self.extra: RawHeaders = []
@@ -54,6 +58,9 @@ class Responder:
     async def start(self, response: httpx.Response) -> None:
         """Send the header of the backend's response."""
         headers = forwarded_response_headers(response.headers.raw)
+        if 300 <= response.status_code < 400:
+            backend = str(response.request.url).rstrip("/").encode()
+            headers = with_own_location(headers, backend, self._origin)
         present = {name for name, _ in headers}
         headers += [field for field in self.extra if field[0] not in present]
         await self._start(response.status_code, headers)
