@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
@@ -18,6 +17,7 @@ from app.api.document import Service
 from app.api.methods import other_methods
 from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate, relay_routes
+from app.api.replay_workers import ProcessWorkers
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
 from app.relay.dispatch import RelayFirst, own_segments
@@ -51,6 +51,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     tracing = make_tracing() if settings.tracing else None
     gate = RequestGate(settings, library, admitted.config, registry, tracing)
 
+    workers = ProcessWorkers(settings.replay_workers)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await gate.start()
@@ -61,6 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             if publisher is not None:
                 publisher.cancel()
             await gate.aclose()
+            await workers.aclose()
             if tracing is not None:
                 await run_in_threadpool(tracing.close)
 
@@ -72,7 +75,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
     )
-    workers = CapacityLimiter(settings.replay_workers)
     app.state.gates = Gates(settings, library, admitted, gate, metrics, registry, workers)
     problems.install(app)
     for module in (validate, upgrade, replay, replay_batch, probe, meta, operations):

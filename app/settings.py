@@ -53,7 +53,7 @@ class Settings(BaseSettings):
         description="Longest line of a replay batch, in bytes, decompressed; bounds its memory.",
     )
     replay_workers: int = Field(
-        2, gt=0, description="Responses replayed at a time, by all requests together."
+        2, gt=0, description="Processes that replay responses, for all requests together."
     )
     max_request_bytes: int = Field(
         64 * 1024 * 1024, gt=0, description="Largest request body relayed, in bytes."

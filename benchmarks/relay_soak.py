@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import structlog
 
-from tests.relay.chaos import Held, chaos, resident_bytes
+from tests.relay.chaos import Held, chaos, held_again, resident_bytes
 
 _STEPS = 20
+_IDLE_TIMEOUT = 3.0
 _MIB = 2**20
 
 
@@ -38,7 +39,7 @@ async def soak(requests: int, concurrency: int, leaving: float, tolerance: float
         unused.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{unused.getsockname()[1]}"
     async with AsyncExitStack() as stack:
-        scene = await chaos(stack, dead)
+        scene = await chaos(stack, dead, idle_timeout=_IDLE_TIMEOUT)
         await scene.run(step, concurrency, leaving)
         await scene.settle()
         scene.ends.clear()
@@ -51,7 +52,7 @@ async def soak(requests: int, concurrency: int, leaving: float, tolerance: float
             sizes.append(resident_bytes() / _MIB)
             print(f"{number:>9} {time.perf_counter() - began:>8.1f} {sizes[-1]:>8.1f}", flush=True)
         await scene.settle()
-        left = Held.now()
+        left = await held_again(held)
     grown = max(sizes[len(sizes) // 4 :]) - sizes[len(sizes) // 4 - 1]
     for name, number in sorted(scene.ends.items()):
         print(f"{number:>9} {name}")

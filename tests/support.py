@@ -8,15 +8,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 import httpx
 import uvicorn
+from anyio import to_thread
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from app.serving import address, listen
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @asynccontextmanager
@@ -75,3 +82,19 @@ def start_command(
         process.send_signal(ending)
         process.wait(timeout=30)
         process.stderr.close()
+
+
+class ThreadWorkers:
+    """Replays in a thread of this process, where a test can reach in."""
+
+    async def run(self, work: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+        return await to_thread.run_sync(partial(work, *args, **options))
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+def replaying_here(app: FastAPI) -> FastAPI:
+    """Have `app` replay in this process, which saves each test the start of another."""
+    app.state.gates = replace(app.state.gates, replay_workers=ThreadWorkers())
+    return app

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -76,9 +77,13 @@ class GateMetrics:
 
     def replayed(self, report: Report) -> None:
         """Count a report and its rows."""
-        self._replays.labels(report.vllm_version, report.verdict.value).inc()
+        self.counted(report.vllm_version, report.verdict.value, report.rows)
+
+    def counted(self, vllm_version: str, verdict: str, rows: Mapping[str, Any]) -> None:
+        """Count a report, given as what is counted of it."""
+        self._replays.labels(vllm_version, verdict).inc()
         for outcome in ("exact", "mismatch", "undecidable"):
-            self._rows.labels(outcome).inc(report.rows[outcome])
+            self._rows.labels(outcome).inc(rows[outcome])
 
     def crashed(self, rule: str, error: Exception) -> None:
         """Count and log a rule that crashed."""

@@ -18,6 +18,9 @@ from app.replaying import NDJSON, replay_case, report_lines
 
 router = APIRouter(tags=["replay gate"])
 
+# A case of this size takes a few milliseconds, less than it costs to reach another process.
+_SMALL_BYTES: Final = 64 * 1024
+
 _REQUEST_BODY: Final = {
     "required": True,
     "content": {
@@ -55,10 +58,12 @@ async def replay_response(
     """Replay `{vllm_version, request, response}` of `/inference/v1/generate`."""
     gates = gates_of(request)
     body = await read_body(request, gates.settings.max_replay_bytes)
-    # A long response takes tens of milliseconds, which the event loop's other streams would feel.
+    rows = detail == "rows"
     with gates.metrics.duration.labels("replay").time():
-        replay = partial(_replay, body, rows=detail == "rows")
-        report, lines = await to_thread.run_sync(replay, limiter=gates.replay_workers)
+        if len(body) <= _SMALL_BYTES:
+            report, lines = await to_thread.run_sync(partial(_replay, body, rows=rows))
+        else:
+            report, lines = await gates.replay_workers.run(_replay, body, rows=rows)
     gates.metrics.replayed(report)
     status = 200 if report.consistent else on_reject
     if detail == "rows":

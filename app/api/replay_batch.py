@@ -21,11 +21,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.problems import problem_responses
+from app.api.replay_workers import WorkerDied, answer_lines
 from app.api.state import Gates, gates_of
-from app.batch import Batch, Line, LineCutter, failure
+from app.batch import Line, LineCutter, failure, identity_of
 from app.decompression import Inflater
 from app.errors import AdmissionError
-from app.replaying import NDJSON, Replayed, line_handler
+from app.replaying import NDJSON
 
 router = APIRouter(tags=["replay gate"])
 
@@ -33,7 +34,7 @@ router = APIRouter(tags=["replay gate"])
 _WAITING_BYTES: Final = 16 * 1024 * 1024
 # Parts of the body read ahead, which is also how a disconnect is noticed during the work.
 _PARTS_AHEAD: Final = 16
-# Small lines are handled several at a time: a change of threads costs as much as one.
+# Small lines are handled several at a time: to reach another process costs as much as one.
 _LINES_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 64 * 1024
 _STALLED_SECONDS: Final = 300
@@ -93,14 +94,7 @@ class BatchResponse(Response):
         self._request_id = request_id
         self._scope = anyio.CancelScope()
 
-        def crashed(number: int, error: Exception) -> None:
-            _log.error("replay crashed", line=number, request_id=request_id, exc_info=error)
-
-        def seen(_: int, replayed: Replayed) -> None:
-            gates.metrics.replayed(replayed.report)
-
-        handle = line_handler(rows=rows, seen=seen)
-        self._batch = Batch(handle, limit=self._limit, crashed=crashed)
+        self._rows = rows
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Answer; a disconnect ends the work at the line it is at."""
@@ -160,16 +154,24 @@ class BatchResponse(Response):
 
     async def _answer(self, lines: Iterator[Line]) -> None:
         for group in _grouped(lines):
-            await self._put(
-                await to_thread.run_sync(self._handle, group, limiter=self._gates.replay_workers)
-            )
+            await self._put(await self._handle(group))
 
-    def _handle(self, lines: Sequence[Line]) -> bytes:
-        texts = []
-        for line in lines:
-            with self._gates.metrics.duration.labels("replay").time():
-                texts.append(self._batch.answer(line).text)
-        return b"".join(texts)
+    async def _handle(self, lines: Sequence[Line]) -> bytes:
+        """Have lines answered in another process, and count what came of them."""
+        try:
+            answered = await self._gates.replay_workers.run(
+                answer_lines, lines, limit=self._limit, rows=self._rows
+            )
+        except WorkerDied as error:
+            return b"".join(failure(line.number, error, identity_of(line)) for line in lines)
+        metrics = self._gates.metrics
+        for seconds in answered.seconds:
+            metrics.duration.labels("replay").observe(seconds)
+        for report in answered.reports:
+            metrics.counted(report.vllm_version, report.verdict, report.rows)
+        for number, trace in answered.crashes:
+            _log.error("replay crashed", line=number, request_id=self._request_id, trace=trace)
+        return answered.text
 
     async def _put(self, text: bytes) -> None:
         with anyio.move_on_after(_STALLED_SECONDS):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyio import CapacityLimiter
 from starlette.requests import Request
 
 from app.admitted import Admitted
 from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate
+from app.api.replay_workers import ReplayWorkers
 from app.catalogue import CatalogueLibrary
 from app.settings import Settings
 from app.telemetry.registry import MetricsRegistry
@@ -19,7 +19,7 @@ from app.telemetry.registry import MetricsRegistry
 class Gates:
     """The three gates and what they stand on.
 
-    `replay_workers` bounds the replays that run in threads, beside the event loop.
+    `replay_workers` run replays beside the event loop, in processes.
     """
 
     settings: Settings
@@ -28,7 +28,7 @@ class Gates:
     request_gate: RequestGate
     metrics: GateMetrics
     registry: MetricsRegistry
-    replay_workers: CapacityLimiter
+    replay_workers: ReplayWorkers
 
 
 def gates_of(request: Request) -> Gates:

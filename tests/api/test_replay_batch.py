@@ -15,14 +15,14 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from app.api import replay_batch
+from app.api import replay_batch, replay_workers
 from app.api.replay_schemas import ReplayBatchLine, ReplayFailure, ReplayReport, ReplayRow
 from app.errors import AdmissionError
 from app.main import create_app
 from app.replay.wire.case import read_case
 from app.settings import Settings
 from tests.api.test_replay import case
-from tests.support import client_of, serving
+from tests.support import client_of, replaying_here, serving
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -51,7 +51,7 @@ def answers(body: bytes) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def app() -> FastAPI:
-    return create_app(Settings(max_replay_line_bytes=LIMIT, replay_workers=1))
+    return replaying_here(create_app(Settings(max_replay_line_bytes=LIMIT, replay_workers=1)))
 
 
 @pytest_asyncio.fixture
@@ -261,7 +261,7 @@ async def test_a_client_that_leaves_stops_the_work(
 
         return handle
 
-    monkeypatch.setattr(replay_batch, "line_handler", handler)
+    monkeypatch.setattr(replay_workers, "line_handler", handler)
     bomb = gzip.compress(b"{}\n" * 1_000_000)
     async with serving(app) as url:
         host, port = url.removeprefix("http://").split(":")

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.relay.chaos import FATES, Held, chaos
+from tests.relay.chaos import FATES, Held, chaos, held_again
 from tests.relay.test_fleet import closed_port
 
 
@@ -30,7 +30,7 @@ async def test_a_thousand_clients_that_leave_at_random_moments_leave_nothing() -
         before = Held.now()
         await scene.run(1000, 50, leaving=1.0)
         await scene.settle()
-        after = Held.now()
+        after = await held_again(before)
     assert scene.ends["left"] == 1000
     assert after.tasks <= before.tasks
     assert after.files <= before.files
@@ -45,7 +45,8 @@ async def test_a_short_soak_leaves_nothing_and_ends_honestly() -> None:
         before = Held.now()
         await scene.run(450, 32, leaving=0.1)
         await scene.settle()
-        after = Held.now()
+        after = await held_again(before)
     assert scene.dishonest == []
     assert scene.ends.total() == 500
-    assert (after.tasks, after.files) == (before.tasks, before.files)
+    assert after.tasks <= before.tasks
+    assert after.files <= before.files

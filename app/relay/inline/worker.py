@@ -40,7 +40,7 @@ class ProcessWorker:
             self._pool = ProcessPoolExecutor(
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
-                initializer=_belong_to_the_service,
+                initializer=belong_to_the_service,
             )
         try:
             return self._pool.submit(replay_exchange, exchange).result()
@@ -55,7 +55,7 @@ class ProcessWorker:
             pool.shutdown(cancel_futures=True)
 
 
-def _belong_to_the_service() -> None:
+def belong_to_the_service() -> None:
     """End when the service does, however it does, and at no other time.
 
     A terminal's interrupt reaches the whole process group, but it is the service that ends this
