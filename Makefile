@@ -59,8 +59,9 @@ test-lab: lab ## Run the tests against real vLLM
 test-image: $(STAMP) $(TOOLS) ## Build the image with buildah, without a registry, and run it
 	$(BIN)/python -m deploy.tests.test_image
 
-agreement: lab ## Compare our verdicts with real vLLM's, per version
+agreement: lab ## Compare our verdicts and our parser with real vLLM's, per version
 	$(BIN)/python -m lab.agreement $(LAB_VERSIONS)
+	$(BIN)/python -m lab.parser_agreement $(LAB_VERSIONS)
 
 docs: $(STAMP) openapi ## Write the generated documents: rules, settings, OpenAPI
 	$(BIN)/python -m app.rules.docs docs/rules

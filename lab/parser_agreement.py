@@ -1,6 +1,6 @@
 """Our reading of proposals beside that of vLLM's own parser.
 
-    python -m lab.agreement parser VERSION... [--count 4000] [--seed 1] [--docs docs/agreement.md]
+    python -m lab.parser_agreement VERSION... [--count N] [--seed N] [--docs FILE] [--record DIR]
 
 Prints a table; each disagreement is listed. Compared are the verdict of the parser and of
 `validate_parsed_serve_args`, the stage that refuses, and the value of every destination.
@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from app.catalogue import Catalogue, CatalogueLibrary
@@ -26,9 +28,10 @@ from app.serve_config.resolve import Resolution, resolve
 from app.serve_config.serve_config import Origin, Unresolved
 from app.serve_config.values import argument_converter, default_value
 from app.verdict.finding import Finding, Severity
-from lab.environment import Lab
+from lab.environment import Lab, LabError
 from lab.parser_oracle import Answer, Question, ask_parser
 from lab.proposals import proposals
+from lab.proposals.found import found
 
 _CLASS_RULES: Final = frozenset(
     {"unknown-key", "invalid-field-value", "value-out-of-range", "max-logprobs-range"}
@@ -38,6 +41,13 @@ _PARSER_RULES: Final = ("cli-", "yaml-", "kwargs-")
 _FILE_RULES: Final = frozenset({"serve-chat-template-file", "serve-log-config-file"})
 # What is checked when the API server is set up.
 _LAUNCH_RULES: Final = frozenset({"serve-tool-parser", "serve-reasoning-parser", "serve-port"})
+
+
+COUNT: Final = 4000
+RECORDED: Final = 220
+GOAL: Final = 0.999
+_BEGIN: Final = "<!-- parser agreement: begin -->"
+_END: Final = "<!-- parser agreement: end -->"
 
 
 class Outcome(StrEnum):
@@ -50,6 +60,9 @@ class Outcome(StrEnum):
     STAGE = "other stage"
     VALUE = "other value"
     NO_ANSWER = "no answer"
+
+
+_FINE: Final = frozenset({Outcome.SAME, Outcome.LEFT_OPEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +209,16 @@ class _Reader:
         base: Mapping[str, Any],
     ) -> bool:
         """Compare the keys that were given; the others are vLLM's own to fill."""
-        fields = self._catalogue.config_classes[name].fields
+        config_class = self._catalogue.config_classes[name]
+        fields = config_class.fields
         for key, value in ours.items():
             theirs = expected.get(key, base.get(key))
             if key in fields:
                 value = typed_value(fields[key], value)
+            if value is None and config_class.post_init:
+                continue  # the class may fill in what is null, and add to an object
+            if isinstance(value, dict) and isinstance(theirs, dict) and "$class" not in theirs:
+                theirs = {name: item for name, item in theirs.items() if name in value}
             if isinstance(theirs, dict) and "$class" in theirs and isinstance(value, dict):
                 if not self._equal_object(theirs["$class"], value, theirs, {}):
                     return False
@@ -266,24 +284,95 @@ def summary(comparisons: Sequence[Comparison]) -> Counter[Outcome]:
     return Counter(c.outcome for c in comparisons)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print a table per version and every disagreement; 1 if there is one."""
-    parser = argparse.ArgumentParser(prog="python -m lab.agreement parser", description=__doc__)
-    parser.add_argument("versions", nargs="*")
-    parser.add_argument("--count", type=int, default=4000)
+def write_docs(page: Path, tables: str) -> None:
+    """Put the table between the markers of a page."""
+    before, _, rest = page.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    page.write_text(f"{before}{_BEGIN}\n\n{tables}\n{_END}{after}")
+
+
+def table(compared: Mapping[str, Sequence[Comparison]]) -> str:
+    """Give a line for each version, as Markdown."""
+    lines = [
+        "| vLLM | proposals | vLLM refuses | agree | false rejections | other values "
+        "| missed refusals | left open | agreement |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for version, those in compared.items():
+        n = summary(those)
+        judged = len(those) - n[Outcome.LEFT_OPEN] - n[Outcome.NO_ANSWER]
+        refused = sum(c.answer["accepted"] is False for c in those)
+        lines.append(
+            f"| {version} | {len(those)} | {refused} | {n[Outcome.SAME]} "
+            f"| {n[Outcome.FALSE_REJECTION]} | {n[Outcome.VALUE]} "
+            f"| {n[Outcome.MISSED] + n[Outcome.STAGE]} | {n[Outcome.LEFT_OPEN]} "
+            f"| {n[Outcome.SAME] / judged:.2%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def record(
+    path: Path,
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    defaults: Mapping[str, Any],
+    *,
+    count: int = RECORDED,
+) -> None:
+    """Keep a sample of answers for `make test`: what once differed, and every tenth or so."""
+    once = [question for question in found() if question in questions]
+    others = [i for i, question in enumerate(questions) if question not in once]
+    step = max(1, len(others) // (count - len(once)))
+    kept = sorted([questions.index(question) for question in once] + others[::step])
+    with path.open("w") as lines:
+        lines.write(json.dumps({"defaults": defaults}, separators=(",", ":")) + "\n")
+        for i in kept:
+            answer = {**answers[i]}
+            if "error" in answer:
+                answer["error"] = answer["error"][:100]
+            row = {"question": questions[i], "answer": answer}
+            lines.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table and every disagreement; 1 if there is a false rejection or too many others."""
+    parser = argparse.ArgumentParser(prog="python -m lab.parser_agreement", description=__doc__)
+    parser.add_argument("versions", nargs="*", metavar="VERSION")
+    parser.add_argument("--count", type=int, default=COUNT, help="proposals for each version")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--list", type=int, default=40, help="disagreements listed per version")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="page to put the table into")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="keep a sample of the answers")
     options = parser.parse_args(arguments)
-    failed = False
-    for version in options.versions or Lab.default().versions():
-        catalogue = CatalogueLibrary().get(version)
-        questions = proposals(catalogue, options.seed, options.count)
-        head, *answers = ask_parser(version, [{"defaults": True}, *questions])
-        compared = list(compare(catalogue, head["values"], questions, answers))
-        counts = summary(compared)
-        print(f"vLLM {version}: {len(compared)} proposals: {dict(counts)}", flush=True)
-        wrong = [c for c in compared if c.outcome not in {Outcome.SAME, Outcome.LEFT_OPEN}]
-        failed |= bool(wrong)
-        for comparison in wrong[: options.list]:
-            print(f"  {comparison}")
-    return int(failed)
+    compared: dict[str, list[Comparison]] = {}
+    try:
+        for version in options.versions or Lab.default().versions():
+            catalogue = CatalogueLibrary().get(version)
+            questions = proposals(catalogue, options.seed, options.count)
+            head, *answers = ask_parser(version, [{"defaults": True}, *questions])
+            compared[version] = list(compare(catalogue, head["values"], questions, answers))
+            if options.record is not None:
+                record(options.record / f"{version}.jsonl", questions, answers, head["values"])
+            wrong = [c for c in compared[version] if c.outcome not in _FINE]
+            print(f"vLLM {version}: {dict(summary(compared[version]))}", flush=True)
+            for comparison in wrong[: options.list]:
+                print(f"  {comparison}")
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 2
+    tables = table(compared)
+    print(tables)
+    if options.docs is not None:
+        write_docs(options.docs, tables)
+    return int(not all(_is_good(those) for those in compared.values()))
+
+
+def _is_good(compared: Sequence[Comparison]) -> bool:
+    counts = summary(compared)
+    judged = len(compared) - counts[Outcome.LEFT_OPEN]
+    hurtful = counts[Outcome.FALSE_REJECTION] + counts[Outcome.VALUE]
+    return not hurtful and counts[Outcome.SAME] >= GOAL * judged
+
+
+if __name__ == "__main__":
+    sys.exit(main())

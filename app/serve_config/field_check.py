@@ -43,6 +43,10 @@ _BUILDING: Final = frozenset({"validate_pass_config_before", "_validate_targets"
 _NAMING: Final = frozenset({"_coerce_spec"})
 # `before` validators of objects whose values are enum members by name.
 _BY_NAME_VALUES: Final = frozenset({"validate_backend_per_kind_before"})
+# Registries that quantisations are named from: of a whole spec, of one target, of one key.
+_SHORTHANDS: Final = ("online_quant_shorthands",)
+_KEYS: Final = ("quant_key_names",)
+_SPECS: Final = (*_SHORTHANDS, *_KEYS)
 # Enums whose members' values are paths of classes, which no JSON but a string is.
 _NAMED_BY_PATH: Final = frozenset({"AttentionBackendEnum", "MLAPrefillBackendEnum"})
 # Classes that a JSON value names; vLLM raises TypeError for what is no string.
@@ -175,6 +179,8 @@ def _field_problems(
             value = value.lower().replace("-", "_") if isinstance(value, str) else value
         elif all(n in _SPLITTING | _NAMING for n in before):
             if isinstance(value, str):
+                if before[0] in _NAMING:
+                    yield from _unknown_names(catalogue, {"": value}, _SPECS, path)
                 return
         elif all(n in _BY_NAME_VALUES for n in before):
             if isinstance(value, Mapping):
@@ -182,6 +188,10 @@ def _field_problems(
                 return
         elif not all(n in _BUILDING for n in before):
             return
+    if "_validate_targets" in before and isinstance(value, Mapping):
+        yield from _unknown_names(catalogue, value, _SHORTHANDS, path)
+    elif isinstance(value, str) and _is_given_by_name(field):
+        yield from _unknown_names(catalogue, {"": value}, _KEYS, path)
     nested = nested_class(field.type)
     optional = any(t.get("t") == "none" for t in _flat(field.type))
     if nested is not None and not (value is None and optional):
@@ -265,6 +275,31 @@ def _named_member(
     yield FieldProblem(ProblemKind.TYPE, path, message, names)
 
 
+def _is_given_by_name(field: ConfigField) -> bool:
+    return "annotated" in field.type and any(
+        part.get("name") in _GIVEN_BY_NAME for part in _flat(field.type)
+    )
+
+
+def _unknown_names(
+    catalogue: Catalogue,
+    values: Mapping[str, Any],
+    registries: tuple[str, ...],
+    path: tuple[str | int, ...],
+) -> Iterator[FieldProblem]:
+    """Check names of quantisations; of none of them if this version's are not known."""
+    lists = [catalogue.registries.get(registry) for registry in registries]
+    known = [name for names in lists for name in names or () if name != "online"]
+    if not all(lists):
+        return
+    for key, name in values.items():
+        if isinstance(name, str) and name not in known:
+            near = nearest(name, known)
+            message = f"{name!r} is no quantisation of this version{hint(near)}"
+            where = (*path, key) if key else path
+            yield FieldProblem(ProblemKind.TYPE, where, message, near)
+
+
 def _named_values(
     catalogue: Catalogue, field: ConfigField, value: Mapping[str, Any], path: tuple[str | int, ...]
 ) -> Iterator[FieldProblem]:
@@ -293,6 +328,8 @@ def _near_literal(field: ConfigField, value: Any) -> tuple[str, ...]:
 
 def nested_class(type_tree: Mapping[str, Any]) -> str | None:
     """Give the one configuration class that an object for this type must be."""
+    if "annotated" in type_tree:
+        return None
     parts = [t for t in _flat(type_tree) if t.get("t") != "none"]
     if len(parts) == 1 and parts[0].get("t") == "dataclass" and "annotated" not in parts[0]:
         return str(parts[0]["name"])

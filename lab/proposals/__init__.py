@@ -13,6 +13,7 @@ from lab.parser_cases import hand_written
 from lab.parser_oracle import Question
 from lab.proposals.command_lines import Writer
 from lab.proposals.files import config_file
+from lab.proposals.found import found
 from lab.proposals.kwargs import engine_kwargs
 from lab.proposals.variables import variables
 
@@ -21,20 +22,21 @@ _SHARES = {"words": 62, "file": 18, "kwargs": 12, "variables": 8}
 
 
 def proposals(catalogue: Catalogue, seed: int, count: int) -> list[Question]:
-    """Give what is written by hand, then generated ones up to `count`."""
+    """Give what is written by hand and what once differed, then generated ones up to `count`."""
     rng = random.Random(f"{catalogue.vllm_version}/{seed}")  # noqa: S311 - not for secrets
-    found: list[Question] = [
+    asked: list[Question] = [
         {"args": args, "env": env, "files": files} for args, env, files in hand_written()
     ]
+    asked += found()
     writer = Writer(catalogue, rng)
-    while len(found) < count:
+    while len(asked) < count:
         (kind,) = rng.choices(list(_SHARES), list(_SHARES.values()))
         if kind == "words":
-            found.append({"args": writer.command_line()})
+            asked.append({"args": writer.command_line()})
         elif kind == "file":
-            found.append(config_file(writer, rng))
+            asked.append(config_file(writer, rng))
         elif kind == "kwargs":
-            found.append({"kwargs": engine_kwargs(catalogue, rng)})
+            asked.append({"kwargs": engine_kwargs(catalogue, rng)})
         else:
-            found.append({"variables": variables(catalogue, rng)})
-    return found
+            asked.append({"variables": variables(catalogue, rng)})
+    return asked
