@@ -153,7 +153,11 @@ def _without_trailing_blanks(text: str) -> str:
 
 
 def set_variable(proposal: Proposal, name: str, value: str) -> Proposal:
-    """Set an environment variable where it is written, else in front of the command."""
+    """Set an environment variable where it is written, else in front of the command.
+
+    One that cannot be written there, for the quotes around it, is given beside the text, which
+    wins over what the text says.
+    """
     variable = proposal.environment.get(name)
     written = variable is not None and _written(proposal, variable)
     beside = proposal.form is Form.PYTHON and variable is None
@@ -165,7 +169,9 @@ def set_variable(proposal: Proposal, name: str, value: str) -> Proposal:
         text = assigned_in_text(proposal, name, value)
     edited = reread(proposal, text)
     now = edited.environment.get(name)
-    return edited if now is not None and now.value == value else proposal
+    if now is not None and now.value == value:
+        return edited
+    return _with_given(proposal, name, value)
 
 
 def unset_variable(proposal: Proposal, name: str) -> Proposal:
@@ -197,7 +203,7 @@ def _with_given(proposal: Proposal, name: str, value: str) -> Proposal:
     """Set a variable that stands beside the text."""
     variable = proposal.environment.get(name)
     location = Location(pointer=f"/env/{name}", variable=name)
-    if variable is not None:
+    if variable is not None and not _written(proposal, variable):
         location = variable.location
     environment = {**proposal.environment, name: Variable(name, value, location)}
     return replace(proposal, environment=environment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -69,7 +70,9 @@ def _tree(text: str) -> ast.Module:
         if depth > _MAX_DEPTH:
             raise _broken(Problem("nested-too-deeply", "brackets nest too deeply"))
     try:
-        return ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.parse(text)
     except SyntaxError as error:
         problem = Problem("python-syntax", error.msg, line=error.lineno, column=error.offset)
     except (ValueError, RecursionError, MemoryError) as error:

@@ -15,6 +15,7 @@ from app.proposal.shell import parse_command
 
 _YAML_START: Final = re.compile(r"""(?:---|["']?[\w.-]+["']?[ \t]*:(?:\s|$)|%YAML)""")
 _KUBERNETES: Final = re.compile(r"^(apiVersion|kind)[ \t]*:", re.MULTILINE)
+_TOML: Final = re.compile(r"\[\[?[A-Za-z_][\w.-]*\]\]?[ \t]*(#.*)?")
 _COMPOSE: Final = re.compile(r"^services[ \t]*:[ \t]*(\{.*|#.*)?$", re.MULTILINE)
 
 
@@ -28,7 +29,7 @@ def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope
 
     Raises:
         MalformedDocument, InvalidEnvelope: it cannot be read as what it looks like.
-        InvalidEnvelope: it is a Kubernetes document.
+        InvalidEnvelope: it is a Kubernetes or TOML document.
     """
     along = along or Along()
     text = text.removeprefix("\ufeff")
@@ -36,6 +37,8 @@ def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope
         return _read_braces(text, source, along)
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     first = next(lines, "")
+    if _TOML.fullmatch(first):
+        raise _not_read("a TOML file", "the `vllm serve` command that is made of it")
     if _YAML_START.match(first):
         return read_yaml(text, source=source, along=along)
     if looks_like_python(text):
