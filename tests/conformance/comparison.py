@@ -28,6 +28,11 @@ class Both:
     gated: Answer
 
     @property
+    def bodiless(self) -> bool:
+        """Whether answers have no body by the method alone."""
+        return self.case.method == "HEAD"
+
+    @property
     def refused(self) -> bool:
         """Whether it was the gate that refused: its errors name a rule."""
         return self.gated.status >= 400 and b'"rule": "' in self.gated.body
@@ -39,24 +44,28 @@ class Both:
 
     def differences(self) -> list[str]:
         """Say what a client can tell; nothing if nothing."""
-        direct, gated = self.direct, self.gated
-        found = []
-        if direct.status != gated.status:
-            found.append(f"status {gated.status}, not {direct.status}: {gated.body[:200]!r}")
-        if _fields(direct) != _fields(gated):
-            found.append(f"fields {_fields(gated)}, not {_fields(direct)}")
-        if not (direct.complete and gated.complete):
-            found.append("an answer was cut short")
-        plain, relayed = (_CHANGING.sub(b"", answer.body) for answer in (direct, gated))
-        if plain != relayed:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(plain, relayed, strict=False)) if a != b),
-                min(len(plain), len(relayed)),
-            )
-            found.append(
-                f"body at {at}: …{relayed[at - 20 : at + 80]!r}, not {plain[at - 20 : at + 80]!r}"
-            )
-        return [f"{self.case.name}: {difference}" for difference in found]
+        return [f"{self.case.name}: {d}" for d in differences_of(self.direct, self.gated)]
+
+
+def differences_of(direct: Answer, gated: Answer) -> list[str]:
+    """Say what a client can tell of two answers to one request; nothing if nothing."""
+    found = []
+    if direct.status != gated.status:
+        found.append(f"status {gated.status}, not {direct.status}: {gated.body[:200]!r}")
+    if _fields(direct) != _fields(gated):
+        found.append(f"fields {_fields(gated)}, not {_fields(direct)}")
+    if not (direct.complete and gated.complete):
+        found.append("an answer was cut short")
+    plain, relayed = (_CHANGING.sub(b"", answer.body) for answer in (direct, gated))
+    if plain != relayed:
+        at = next(
+            (i for i, (a, b) in enumerate(zip(plain, relayed, strict=False)) if a != b),
+            min(len(plain), len(relayed)),
+        )
+        found.append(
+            f"body at {at}: …{relayed[at - 20 : at + 80]!r}, not {plain[at - 20 : at + 80]!r}"
+        )
+    return found
 
 
 async def ask(url: str, case: Case, *fields: str) -> Answer:
