@@ -112,7 +112,7 @@ class _Interpolation:
         elif operator.group()[-1] == "?":
             self.holes.append((length, length + len(raw), name.group()))
             return end + 1, raw
-        else:
+        elif value is None:
             self._say(name.group(), base + at, base + end + 1)
         word, _ = self.read(text[word_at:end], base + word_at, length, depth + 1)
         return end + 1, word

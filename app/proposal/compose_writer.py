@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -15,6 +15,8 @@ from app.proposal.positions import LineIndex
 from app.proposal.proposal import Proposal, Word
 from app.proposal.yaml_entries import Entries
 from app.proposal.yaml_text import scalar_text, written
+
+_QUOTES: Final = frozenset({"'", '"'})
 
 
 class ComposeWriter:
@@ -61,12 +63,10 @@ class ComposeWriter:
         for i, texts in change.replaced.items():
             if i >= len(numbers) or numbers[i] is None:
                 return None
-            style = node.value[numbers[i]].style
+            quotes = node.value[numbers[i]].style in _QUOTES
             word = proposal.words[i]
-            entries.replace(
-                numbers[i] or 0, [_escaped(t, word.unresolved, style is not None) for t in texts]
-            )
-        quoted = bool(node.value) and all(item.style is not None for item in node.value)
+            entries.replace(numbers[i] or 0, [_escaped(t, word.unresolved, quotes) for t in texts])
+        quoted = bool(node.value) and all(item.style in _QUOTES for item in node.value)
         stop = next((i for i, w in enumerate(proposal.words) if w.text == "--"), None)
         before = None if stop is None else numbers[stop]
         entries.add([_escaped(text, (), quoted) for text in change.added], before=before)

@@ -16,7 +16,7 @@ _BLANKS: Final = re.compile(r"[ \t\r\n]+")
 _ESCAPE: Final = re.compile(
     r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|\r?\n[ \t]*|.)", re.DOTALL
 )
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_./][\w./+=@%-]*", re.ASCII)
+_PLAIN: Final = re.compile(r"-{0,2}[A-Za-z0-9_./][\w./+=@%-]*", re.ASCII)
 
 
 def scalar_text(index: LineIndex, node: ScalarNode) -> NestedText:
