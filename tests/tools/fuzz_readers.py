@@ -83,7 +83,7 @@ def run(
     library = CatalogueLibrary()
     texts = [path.read_text() for path in sorted(seeds.iterdir())]
     counts: Counter[str] = Counter()
-    worst = 0.0
+    worst = (0.0, "")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         text = mutated(chance.choice(texts), chance.choice(texts), chance)
@@ -94,14 +94,14 @@ def run(
             say(f"{traceback.format_exc()}\ninput: {text!r}")
             return 1
         took = time.monotonic() - start
-        worst = max(worst, took)
+        worst = max(worst, (took, text))
         counts[outcome] += 1
         if took > slowest:
             say(f"took {took:.1f} s\ninput: {text!r}")
             return 1
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     say(f"{counts.total()} inputs, seed {seed}: {dict(counts.most_common())}")
-    say(f"slowest {worst:.2f} s, peak memory {peak:.0f} MiB")
+    say(f"slowest {worst[0]:.2f} s, peak memory {peak:.0f} MiB; the slowest input: {worst[1]!r}")
     return 0
 
 
