@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.relay.headers import request_id_of
-from app.relay.trace import TRACEPARENT, next_hop, received_context
+from app.relay.trace import TRACEPARENT, TRACESTATE, next_hop, received_context
 from app.telemetry.access import Access, AccessLog
 from app.telemetry.exchange import Exchange, exchange_of
 from app.telemetry.tracing import Tracing
@@ -80,6 +80,6 @@ def _join_trace(scope: Scope, exchange: Exchange) -> None:
     received = received_context(scope["headers"])
     if received is None:
         received = next_hop(None)
-        fields = [field for field in scope["headers"] if field[0] != TRACEPARENT]
+        fields = [f for f in scope["headers"] if f[0] not in (TRACEPARENT, TRACESTATE)]
         scope["headers"] = [*fields, (TRACEPARENT, received.traceparent)]
     exchange.trace_id = received.trace_id.decode()

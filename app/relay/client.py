@@ -15,6 +15,7 @@ from app.errors import AdmissionError, PayloadTooLarge
 from app.relay.faults import BodyTooSlow, ClientLeft
 
 _T = TypeVar("_T")
+_LINGERING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Client:
         self._waited = 0.0
         self._slot: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
         self._discarding = True
+        self._over = False
         self.failure: AdmissionError | ClientLeft | None = None
         """Why the body broke off, for whoever sees only that sending it failed."""
 
@@ -67,6 +69,7 @@ class Client:
             parts.append(message.get("body", b""))
             self._count(len(parts[-1]))
             more = message.get("more_body", False)
+        self._over = True
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def refuse_declared_length(self) -> None:
@@ -103,12 +106,28 @@ class Client:
             if message["type"] == "http.disconnect":
                 self.failure = ClientLeft()
                 return
+            self._over = self._over or not message.get("more_body", False)
             if self._discarding:
                 continue
             if part := message.get("body", b""):
                 await self._slot.put(part)
             if not message.get("more_body", False) and not self._discarding:
                 await self._slot.put(None)
+
+    async def discard(self) -> None:
+        """Throw away, for a moment, what the client still sends.
+
+        Closing a connection with unread bytes resets it, and the client might lose the answer
+        that says why.
+        """
+        try:
+            async with asyncio.timeout(_LINGERING_SECONDS):
+                while not self._over:
+                    message = await self._receive()
+                    more = message.get("more_body", False)
+                    self._over = message["type"] == "http.disconnect" or not more
+        except TimeoutError:
+            pass
 
     async def _in_time(self, arrival: Awaitable[_T]) -> _T:
         """Await bytes of the client; only such waiting counts, not that of a slow backend."""

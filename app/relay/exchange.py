@@ -117,7 +117,7 @@ class RelayedExchange:
     async def _end_with(self, error: AdmissionError) -> None:
         """Tell the client, in whatever way is left."""
         if not self._responder.started:
-            await self._responder.fail(error)
+            await self._responder.fail(error, self._client.discard)
             return
         if not isinstance(error, ReaderTooSlow):
             try:
@@ -146,8 +146,11 @@ class RelayedExchange:
         self._client.refuse_declared_length()
         if self._scope["path"] in _NEVER_QUEUED:
             return await self._examined_exchange(backend)
-        async with self._relay.place():
+        await self._relay.take_place()
+        try:
             return await self._examined_exchange(backend)
+        finally:
+            self._relay.give_place_back()
 
     async def _examined_exchange(self, backend: Upstream) -> str:
         body: bytes | AsyncIterator[bytes] | None = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,9 +108,8 @@ class Relay:
         if self.draining:
             raise Draining("this server is about to end; ask again, which reaches another one")
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Have one of the places for requests in flight.
+    async def take_place(self) -> None:
+        """Take one of the places for requests in flight; `give_place_back` frees it.
 
         Raises:
             Overloaded: there is none, and none gets free in time.
@@ -120,10 +119,10 @@ class Relay:
                 await self._capacity.take()
         else:
             await self._capacity.take()
-        try:
-            yield
-        finally:
-            self._capacity.give_back()
+
+    def give_place_back(self) -> None:
+        """Let the next in the queue have the place."""
+        self._capacity.give_back()
 
     @contextmanager
     def tracked(self, exchange: RelayedExchange | RelayedSocket) -> Iterator[None]:

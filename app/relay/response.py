@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -107,15 +107,26 @@ class Responder:
         if self._events is not None and not self.complete:
             await self._body(self._events.closing(self._error(error.vllm_json())), last=True)
 
-    async def fail(self, error: AdmissionError) -> None:
-        """Answer with an error of ours."""
-        if error.status in _LEAVES_BODY_UNREAD or isinstance(error, Draining):
+    async def fail(
+        self, error: AdmissionError, linger: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Answer with an error of ours.
+
+        `linger()` is awaited before the connection is closed under a client that still sends.
+        """
+        unread = error.status in _LEAVES_BODY_UNREAD
+        if unread or isinstance(error, Draining):
             self.extra.append((b"connection", b"close"))
         if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
             self.extra.append((b"retry-after", retry_after(error)))
-        await self.json(error.status, error.vllm_json())
+        await self.json(error.status, error.vllm_json(), linger if unread else None)
 
-    async def json(self, status: int, error: dict[str, Any]) -> None:
+    async def json(
+        self,
+        status: int,
+        error: dict[str, Any],
+        linger: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Answer with an error object that has vLLM's shape."""
         body = json.dumps(self._error(error)).encode()
         headers = [
@@ -124,6 +135,10 @@ class Responder:
             *self.extra,
         ]
         await self._start(status, headers)
+        if linger is not None:
+            await self._body(body, last=False)
+            await linger()
+            body = b""
         await self._body(body, last=True)
 
     def _error(self, error: dict[str, Any]) -> dict[str, Any]:

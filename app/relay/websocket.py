@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.errors import AdmissionError, NotReady
 from app.relay.exchange import ABORT
 from app.relay.faults import ClientLeft, Draining, fault_of
+from app.relay.fleet import Upstream
 from app.relay.handshake import BackendSocket, HandshakeDenied, SocketOptions
 from app.relay.headers import (
     RawHeaders,
@@ -125,24 +126,30 @@ class RelayedSocket:
             limits.max_message_bytes,
             limits.close_seconds,
         )
-        async with self._relay.place():
-            fields = _without_handshake(forwarded_request_headers(self._scope["headers"]))
-            fields.append((b"x-request-id", self._request_id.encode()))
-            opening = asyncio.ensure_future(
-                backend.open_socket(target_of(self._scope), fields, options)
-            )
-            first = asyncio.ensure_future(self._receive())
-            try:
-                upstream = await self._opened(opening, first)
-            except BaseException:
-                await _ended(opening, first)
-                raise
-            try:
-                with self._relay.tracked(self), self._relay.metrics.sockets.track_inprogress():
-                    return await self._pass_messages(upstream, first)
-            finally:
-                first.cancel()
-                upstream.abort()
+        await self._relay.take_place()
+        try:
+            return await self._relayed(backend, options)
+        finally:
+            self._relay.give_place_back()
+
+    async def _relayed(self, backend: Upstream, options: SocketOptions) -> str:
+        fields = _without_handshake(forwarded_request_headers(self._scope["headers"]))
+        fields.append((b"x-request-id", self._request_id.encode()))
+        opening = asyncio.ensure_future(
+            backend.open_socket(target_of(self._scope), fields, options)
+        )
+        first = asyncio.ensure_future(self._receive())
+        try:
+            upstream = await self._opened(opening, first)
+        except BaseException:
+            await _ended(opening, first)
+            raise
+        try:
+            with self._relay.tracked(self), self._relay.metrics.sockets.track_inprogress():
+                return await self._pass_messages(upstream, first)
+        finally:
+            first.cancel()
+            upstream.abort()
 
     async def _opened(
         self, opening: asyncio.Future[BackendSocket], first: asyncio.Future[Message]
