@@ -34,9 +34,11 @@ from app.errors import AdmissionError
 from app.inputs import UNUSABLE, answer_lines
 from app.probe.command import probe_command
 from app.proposal.envelope import read_envelope
+from app.proposal.suppression import Profile
+from app.rules.policy import Policy
 from app.settings import Settings
 from app.upgrade.command import upgrade_command
-from app.validation import answer, judge, overall
+from app.validation import answer, judge, overall, policy_of
 from app.verdict.render.github import render_github
 from app.verdict.render.jsonl import render_jsonl
 from app.verdict.render.junit import render_junit
@@ -115,6 +117,10 @@ def validate(
         SettingsListed,
         typer.Option("--settings", help="Which settings the JSON formats list."),
     ] = SettingsListed.GIVEN,
+    profile: Annotated[
+        Profile | None,
+        typer.Option(help="strict: a warning rejects too. Default: VLLM_ADMISSION_PROFILE."),
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
 ) -> None:
     """Say whether `vllm serve` would accept a proposed configuration."""
@@ -123,17 +129,20 @@ def validate(
         raise typer.BadParameter("give exactly one of FILE, --batch FILE or `-- vllm serve …`")
     settings = Settings()
     library = CatalogueLibrary(settings.catalogue_dir)
+    policy = policy_of(settings)
+    if profile is not None:
+        policy = with_fields(policy, profile=profile)
     if batch is not None:
         if vllm_version or env or files or model_config or hardware:
             raise typer.BadParameter("in a batch each line says its version, env and facts")
-        _validate_batch(batch, library, settings.vllm_version, output)
+        _validate_batch(batch, library, settings.vllm_version, policy, output)
     envelope = read_proposal(file, words, given_along(env, files, model_config, hardware))
     if vllm_version:
         if envelope.vllm_versions:
             raise typer.BadParameter("--vllm-version is given, and the envelope names a version")
         envelope = with_fields(envelope, vllm_versions=tuple(vllm_version))
     every = settings_listed is SettingsListed.ALL
-    verdicts = judge(envelope, library, settings.vllm_version, every_setting=every)
+    verdicts = judge(envelope, library, settings.vllm_version, every_setting=every, policy=policy)
     sys.stdout.write(_RENDERERS[output](verdicts))
     raise typer.Exit(EXIT[overall(verdicts)])
 
@@ -271,14 +280,18 @@ def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _validate_batch(
-    name: str, library: CatalogueLibrary, default_version: str | None, output: Format
+    name: str,
+    library: CatalogueLibrary,
+    default_version: str | None,
+    policy: Policy,
+    output: Format,
 ) -> NoReturn:
     if output not in {Format.JSONL, Format.TEXT}:
         raise typer.BadParameter("a batch is written with --format jsonl")
 
     def handle(line: batches.Line) -> batches.Answer:
         document = decode_json(decode_text(line.data, what="line"), what="line")
-        verdicts = judge(read_envelope(document), library, default_version)
+        verdicts = judge(read_envelope(document), library, default_version, policy=policy)
         return batches.Answer(encode_json(answer(verdicts)) + b"\n", EXIT[overall(verdicts)])
 
     raise typer.Exit(answer_lines(name, Settings().max_body_bytes, handle))

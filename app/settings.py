@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.proposal.suppression import Profile
 from app.telemetry.access import AccessLog
 
 
@@ -40,6 +41,16 @@ class Settings(BaseSettings):
     )
     catalogue_dir: Path | None = Field(
         None, description="A directory of catalogues of forks and nightlies, beside the shipped."
+    )
+    profile: Profile = Field(
+        Profile.DEFAULT,
+        description="`default`, or `strict`: then a warning too makes a verdict `rejected`.",
+    )
+    limits: dict[str, float] = Field(
+        {},
+        description="The most that settings may be at this site, as JSON by vLLM's own names: "
+        '`{"max_model_len": 32768, "max_logprobs": 1024}`. What is above is rejected as '
+        "`site-limit`.",
     )
     max_body_bytes: int = Field(
         8 * 1024 * 1024, gt=0, description="Largest body taken by /validate, in bytes."

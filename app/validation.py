@@ -9,9 +9,12 @@ from typing import Any
 from app.catalogue import Catalogue, CatalogueLibrary
 from app.proposal.envelope import Envelope
 from app.proposal.proposal import Proposal
+from app.proposal.suppression import Profile
 from app.rules.evaluate import validate
+from app.rules.policy import Policy
 from app.rules.registry import CrashHook
 from app.serve_config.diagnostics import finding
+from app.settings import Settings
 from app.verdict.verdict import Outcome, Verdict
 
 
@@ -22,24 +25,36 @@ def judge(
     on_crash: CrashHook | None = None,
     *,
     every_setting: bool = False,
+    policy: Policy | None = None,
 ) -> tuple[Verdict, ...]:
     """Judge each proposal for each version that is asked for.
 
     If none is, for the version that the proposal's container image names, else for the default.
     `on_crash` is told of rules that crashed, which never refuse anything. With `every_setting`,
-    verdicts carry the settings that nobody gave too.
+    verdicts carry the settings that nobody gave too. `policy` is the site's; the envelope can only
+    ask for more.
 
     Raises:
         UnknownVersion: a version has no catalogue.
     """
+    policy = policy or Policy()
+    if envelope.profile is Profile.STRICT:
+        policy = replace(policy, profile=Profile.STRICT)
     verdicts = []
     for proposal in envelope.proposals:
         for version in versions_of(envelope, proposal, default_version or library.newest):
             catalogue = library.get(version)
             told = _with_image_findings(proposal, catalogue, asked=bool(envelope.vllm_versions))
-            verdict = validate(told, catalogue, on_crash=on_crash, every_setting=every_setting)
+            verdict = validate(
+                told, catalogue, on_crash=on_crash, every_setting=every_setting, policy=policy
+            )
             verdicts.append(replace(verdict, id=envelope.id, subject=proposal.subject))
     return tuple(verdicts)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Give what the service's settings say of the site."""
+    return Policy(settings.profile, settings.limits)
 
 
 def versions_of(envelope: Envelope, proposal: Proposal, default: str) -> tuple[str, ...]:

@@ -17,6 +17,13 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class SuppressionModel(Model):
+    """An exception from a rule."""
+
+    rule: str
+    reason: str = Field(min_length=1)
+
+
 class HardwareModel(Model):
     """What the configuration will run on."""
 
@@ -54,6 +61,12 @@ class ProposalEnvelope(Model):
         None, description="The speculative draft model's config.json."
     )
     hardware: HardwareModel | None = None
+    ignore: list[SuppressionModel] | None = Field(
+        None, description="Exceptions from rules; in text: `# vllm-admission: ignore[rule] reason`."
+    )
+    profile: Literal["default", "strict"] | None = Field(
+        None, description="To `strict` a warning is one too many."
+    )
 
 
 class LocationModel(Model):
@@ -103,6 +116,12 @@ class FindingModel(Model):
     engine_message: str | None = Field(None, description="vLLM's own error text.")
     fix: FixModel | None = None
     evidence: dict[str, Any] | None = None
+
+
+class SuppressedModel(FindingModel):
+    """A finding that an exception took out of the verdict."""
+
+    reason: str
 
 
 class NotCheckedModel(Model):
@@ -161,6 +180,9 @@ class VerdictModel(Model):
     vllm_version: str
     findings: list[FindingModel]
     not_checked: list[NotCheckedModel]
+    suppressed: list[SuppressedModel] | None = Field(
+        None, description="What exceptions with a reason took out."
+    )
     corrected: dict[str, Any] | None = Field(
         description="The proposal in its own form with fixes applied; accepted by this gate."
     )

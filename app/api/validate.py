@@ -15,7 +15,7 @@ from app.api.proposals import REQUEST_BODY, read_proposal
 from app.api.state import gates_of
 from app.documents import encode_json
 from app.errors import InvalidEnvelope, Problem
-from app.validation import answer, judge
+from app.validation import answer, judge, policy_of
 from app.verdict.render.sarif import render_sarif
 from app.verdict.render.text import render_text
 from app.verdict.verdict import Verdict
@@ -68,6 +68,7 @@ async def validate_proposal(
             gates.settings.vllm_version,
             gates.metrics.crashed,
             every_setting=settings == "all",
+            policy=policy_of(gates.settings),
         )
     gates.metrics.judged(verdicts)
     accepted = all(verdict.accepted for verdict in verdicts)

@@ -14,13 +14,14 @@ from app.proposal.config_yaml import parse_config_yaml
 from app.proposal.proposal import Entrypoint, Form, Hardware, Proposal, Variable, Word
 from app.proposal.python_source import parse_python
 from app.proposal.shell import MAX_WORDS, parse_command
+from app.proposal.suppression import Profile, Suppression
 from app.verdict.location import Location
 
 FORMS: Final = ("args", "command", "config", "config_yaml", "compose", "python")
 _KEYS: Final = (
     *FORMS,
     *("env", "files", "vllm_version", "vllm_versions", "model_config", "draft_model_config"),
-    *("hardware", "id"),
+    *("hardware", "ignore", "profile", "id"),
 )
 _HARDWARE: Final = ("gpu", "count", "memory_gib", "capability", "nodes")
 _CAPABILITY: Final = re.compile(r"(\d{1,2})\.(\d)")
@@ -36,6 +37,7 @@ class Envelope:
     proposal: Proposal
     more: tuple[Proposal, ...] = ()
     vllm_versions: tuple[str, ...] = ()
+    profile: Profile = Profile.DEFAULT
     id: Any = None
 
     def along(self, along: Along) -> Envelope:
@@ -61,6 +63,8 @@ def read_envelope(data: object) -> Envelope:
     names; `model_config` the model's config.json and `draft_model_config` that of a speculative
     draft model; `hardware` is
     `{"gpu": …, "count": …, "memory_gib": …, "capability": "9.0", "nodes": …}`, each optional.
+    `ignore` lists exceptions, `{"rule": …, "reason": …}` each; `profile` is `default`, or
+    `strict` for warnings to count.
 
     Raises:
         InvalidEnvelope: with a pointer to each thing that is wrong.
@@ -82,12 +86,20 @@ def read_envelope(data: object) -> Envelope:
     draft = reader.mapping(data.get("draft_model_config"), "draft_model_config")
     hardware = reader.hardware(data.get("hardware"))
     form = given[0] if len(given) == 1 else None
-    given_along = Along(environment, files, model_config, draft, hardware)
+    suppressions = reader.suppressions(data.get("ignore"))
+    profile = reader.profile(data.get("profile"))
+    given_along = Along(environment, files, model_config, draft, hardware, suppressions)
     proposals = () if form is None else reader.proposals(form, data[form], given_along)
     if not proposals or problems:
         raise _invalid(*problems)
     first, *more = map(given_along.added_to, proposals)
-    return Envelope(proposal=first, more=tuple(more), vllm_versions=versions, id=data.get("id"))
+    return Envelope(
+        proposal=first,
+        more=tuple(more),
+        vllm_versions=versions,
+        profile=profile,
+        id=data.get("id"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,7 @@ class Along:
     model_config: Mapping[str, Any] | None = None
     draft_model_config: Mapping[str, Any] | None = None
     hardware: Hardware | None = None
+    suppressions: tuple[Suppression, ...] = ()
 
     def added_to(self, proposal: Proposal) -> Proposal:
         """Give the proposal with it; what the proposal's own container says of GPUs remains."""
@@ -109,6 +122,7 @@ class Along:
             model_config=self.model_config or proposal.model_config,
             draft_model_config=self.draft_model_config or proposal.draft_model_config,
             hardware=_merged(proposal.hardware, self.hardware),
+            suppressions=(*proposal.suppressions, *self.suppressions),
         )
 
 
@@ -189,6 +203,33 @@ class _Members:
             else:
                 self._wrong(f"/{member}/{escape_pointer(name)}", "the text of the file")
         return texts
+
+    def suppressions(self, value: object) -> tuple[Suppression, ...]:
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self._wrong("/ignore", 'a list such as [{"rule": "env-unknown", "reason": "…"}]')
+            return ()
+        found = []
+        for i, item in enumerate(value):
+            members = item if isinstance(item, Mapping) else {}
+            rule, reason = members.get("rule"), members.get("reason")
+            if members.keys() != {"rule", "reason"} or not isinstance(rule, str):
+                self._wrong(f"/ignore/{i}", 'an object {"rule": …, "reason": …}')
+            elif not isinstance(reason, str) or not reason.strip():
+                self._wrong(f"/ignore/{i}/reason", "the reason, in words")
+            else:
+                place = Location(pointer=f"/ignore/{i}", text=rule)
+                found.append(Suppression(rule, reason.strip(), place))
+        return tuple(found)
+
+    def profile(self, value: object) -> Profile:
+        if value is None:
+            return Profile.DEFAULT
+        if not isinstance(value, str) or value not in set(Profile):
+            self._wrong("/profile", f"one of {', '.join(Profile)}")
+            return Profile.DEFAULT
+        return Profile(value)
 
     def versions(self, data: Mapping[str, Any]) -> tuple[str, ...]:
         one, several = data.get("vllm_version"), data.get("vllm_versions")

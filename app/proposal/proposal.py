@@ -14,6 +14,7 @@ from typing import Any
 from app.proposal.changes import Writer
 from app.proposal.image import Image
 from app.proposal.positions import LineIndex
+from app.proposal.suppression import Suppression
 from app.proposal.workload import Workload
 from app.verdict.finding import Finding
 from app.verdict.location import Location
@@ -111,6 +112,7 @@ class Proposal:
         command: spans from the command's first word (`exec`, `vllm`, the image) to before its
             first argument, where the form is text.
         subject: which of several in one document it is: a compose service, a container.
+        suppressions: exceptions from rules that came beside the text.
         workload: the pod it runs in, where the form is kubernetes.
         image: the container image, if there is one; it may tell the vLLM version.
         only_environment: no command was given, only variables.
@@ -136,6 +138,7 @@ class Proposal:
     findings: tuple[Finding, ...] = ()
     command: Location | None = None
     subject: str | None = None
+    suppressions: tuple[Suppression, ...] = ()
     workload: Workload | None = None
     image: Image | None = None
     only_environment: bool = False

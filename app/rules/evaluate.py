@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from app.catalogue import Catalogue
 from app.proposal.edit import apply_edits
 from app.proposal.proposal import Proposal
 from app.proposal.render import render
+from app.proposal.suppression import suppressions_in
 from app.rules.derived.devices import device_named
 from app.rules.effective import settings_of
+from app.rules.policy import Policy, suppressed
 from app.rules.registry import CrashHook, Registry, default_registry, run
 from app.serve_config.resolve import resolve
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, ReplaceArgument
-from app.verdict.verdict import Verdict
+from app.verdict.verdict import NotChecked, Outcome, Verdict
+
+Judge: TypeAlias = Callable[[Proposal, Catalogue], Verdict]
 
 # Each round mends everything known; what a round uncovers (a value behind a syntax error, a
 # flag that only mattered with another) takes one more.
@@ -30,19 +35,18 @@ def validate(
     registry: Registry | None = None,
     on_crash: CrashHook | None = None,
     every_setting: bool = False,
+    policy: Policy | None = None,
 ) -> Verdict:
     """Judge a proposal; where it is not accepted, mend it if its fixes suffice.
 
-    With `every_setting`, the verdict carries the settings that nobody gave too.
+    With `every_setting`, the verdict carries the settings that nobody gave too. `policy` is what
+    the site asks for beside what vLLM would do.
     """
-    registry = registry or default_registry()
-    verdict = judge_only(
-        proposal, catalogue, registry=registry, on_crash=on_crash, every_setting=every_setting
-    )
+    judge = partial(judge_only, registry=registry or default_registry(), policy=policy)
+    verdict = judge(proposal, catalogue, on_crash=on_crash, every_setting=every_setting)
     if verdict.accepted:
         return verdict
-    corrected = _corrected(proposal, verdict, catalogue, registry)
-    return replace(verdict, corrected=corrected)
+    return replace(verdict, corrected=_corrected(proposal, verdict, catalogue, judge))
 
 
 def judge_only(
@@ -52,22 +56,38 @@ def judge_only(
     registry: Registry | None = None,
     on_crash: CrashHook | None = None,
     every_setting: bool = False,
+    policy: Policy | None = None,
 ) -> Verdict:
     """Judge a proposal without looking for a correction."""
     registry = registry or default_registry()
+    policy = policy or Policy()
     catalogue = catalogue.on_platform(_platform(proposal))
     resolution = resolve(proposal, catalogue)
     config, sources = resolution.config, _sources(proposal)
-    if config is None:
-        return Verdict.of(catalogue.vllm_version, resolution.findings, sources=sources)
-    findings, not_checked = run(registry.rules, config, on_crash)
-    return Verdict.of(
+    findings = list(resolution.findings)
+    not_checked: list[NotChecked] = []
+    if config is not None:
+        for found, abstained in (
+            run(registry.rules, config, on_crash),
+            policy.over_limits(config),
+        ):
+            findings.extend(found)
+            not_checked.extend(abstained)
+    suppressions = (*proposal.suppressions, *suppressions_in(sources))
+    findings, taken = suppressed(findings, suppressions, registry.by_id)
+    verdict = Verdict.of(
         catalogue.vllm_version,
-        (*resolution.findings, *findings),
+        findings,
         not_checked=tuple(dict.fromkeys(not_checked)),
-        settings=settings_of(config, (*resolution.findings, *findings), every=every_setting),
+        suppressed=tuple(taken),
+        settings=None if config is None else settings_of(config, findings, every=every_setting),
         sources=sources,
     )
+    outcome = policy.outcome(verdict.outcome, findings)
+    if config is None and outcome is Outcome.ACCEPTED:
+        # An exception took out what kept it from being read; of the rest nothing is known.
+        outcome = Outcome.UNDETERMINED
+    return replace(verdict, outcome=outcome)
 
 
 def _platform(proposal: Proposal) -> str:
@@ -77,7 +97,7 @@ def _platform(proposal: Proposal) -> str:
 
 
 def _corrected(
-    proposal: Proposal, verdict: Verdict, catalogue: Catalogue, registry: Registry
+    proposal: Proposal, verdict: Verdict, catalogue: Catalogue, judge: Judge
 ) -> dict[str, Any] | None:
     """Apply fixes until accepted: the safe ones first, others only when those run out."""
     applied: list[Fix] = []
@@ -88,9 +108,9 @@ def _corrected(
             return None
         applied.extend(fixes)
         mended = _with_fixes(mended, fixes, catalogue)
-        verdict = judge_only(mended, catalogue, registry=registry)
+        verdict = judge(mended, catalogue)
         if verdict.accepted:
-            mended, needed = _fewest(proposal, mended, applied, catalogue, registry)
+            mended, needed = _fewest(proposal, mended, applied, catalogue, judge)
             return {
                 **render(mended),
                 "fixes": [fix.description for fix in needed],
@@ -104,7 +124,7 @@ def _fewest(
     mended: Proposal,
     applied: Sequence[Fix],
     catalogue: Catalogue,
-    registry: Registry,
+    judge: Judge,
 ) -> tuple[Proposal, Sequence[Fix]]:
     """Leave out what other fixes make superfluous; what gives something up, and is last, first."""
     if any(isinstance(edit, ReplaceArgument) for fix in applied for edit in fix.edits):
@@ -114,7 +134,7 @@ def _fewest(
     for fix in sorted(last_first, key=lambda fix: fix.safe):
         fewer = [other for other in needed if other is not fix]
         candidate = _with_fixes(proposal, fewer, catalogue)
-        if judge_only(candidate, catalogue, registry=registry).accepted:
+        if judge(candidate, catalogue).accepted:
             mended, needed = candidate, fewer
     return mended, needed
 

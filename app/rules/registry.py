@@ -167,6 +167,7 @@ _DECLARING_MODULES = tuple(
         "app.serve_config.declarations",
         "app.request_rules.declarations",
         "app.replay.declarations",
+        "app.rules.policy",
     )
     if importlib.util.find_spec(name) is not None
 )

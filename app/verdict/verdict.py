@@ -33,6 +33,18 @@ class NotChecked:
         return {"rule": self.rule, "needs": self.needs}
 
 
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A finding that an exception took out of the verdict, and the exception's reason."""
+
+    finding: Finding
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Render as the finding with its reason."""
+        return {**self.finding.as_json(), "reason": self.reason}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Findings, what they add up to, and the corrected proposal where there is one.
@@ -40,7 +52,8 @@ class Verdict:
     `corrected` is the proposal in its own form with the fixes applied (`command`, `args`, `env`,
     `compose` and so on), present only if the gate itself accepts it. `settings` are the values
     given with their origin, and what vLLM makes of them. `subject` names which proposal of the
-    document it is about, if there can be several (a compose service). `sources` are the texts
+    document it is about, if there can be several (a compose service). `suppressed` are findings
+    that exceptions with a reason took out. `sources` are the texts
     that locations with a line point into, by `Location.source`; they are for reports and not
     part of the answer.
     """
@@ -49,6 +62,7 @@ class Verdict:
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
+    suppressed: tuple[Suppressed, ...] = ()
     corrected: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] | None = None
     id: Any = None
@@ -83,11 +97,12 @@ class Verdict:
             "vllm_version": self.vllm_version,
             "findings": [finding.as_json() for finding in self.findings],
             "not_checked": [entry.as_json() for entry in self.not_checked],
+            "suppressed": [entry.as_json() for entry in self.suppressed],
             "corrected": dict(self.corrected) if self.corrected is not None else None,
             "settings": dict(self.settings) if self.settings is not None else None,
         }
-        for name in ("id", "subject"):
-            if body[name] is None:
+        for name in ("id", "subject", "suppressed"):
+            if not body[name] and body[name] != 0:
                 del body[name]
         plain: dict[str, Any] = jsonable(body)
         return plain

@@ -17,7 +17,7 @@ from app.verdict.finding import Finding, Severity
 from app.verdict.jsonable import jsonable
 from app.verdict.location import Location
 from app.verdict.render.plain import where
-from app.verdict.verdict import Verdict
+from app.verdict.verdict import Suppressed, Verdict
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -35,7 +35,7 @@ def render_sarif(
         declarations = default_registry().declarations
     rules = [_rule(d) for d in sorted(declarations, key=lambda d: d.id)]
     index = {rule["id"]: position for position, rule in enumerate(rules)}
-    for rule_id in sorted({f.rule for v in verdicts for f in v.findings} - index.keys()):
+    for rule_id in sorted({f.rule for v in verdicts for f in _all_findings(v)} - index.keys()):
         index[rule_id] = len(rules)
         rules.append({"id": rule_id})
     run = {
@@ -48,7 +48,14 @@ def render_sarif(
         },
         "invocations": [{"executionSuccessful": True}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(v, f, index[f.rule]) for v in verdicts for f in v.findings],
+        "results": [
+            *(_result(v, f, index[f.rule]) for v in verdicts for f in v.findings),
+            *(
+                _excepted(v, entry, index[entry.finding.rule])
+                for v in verdicts
+                for entry in v.suppressed
+            ),
+        ],
     }
     artifacts = _artifacts(verdicts)
     if artifacts:
@@ -103,6 +110,15 @@ def _result(verdict: Verdict, finding: Finding, rule_index: int) -> dict[str, An
     if fix is not None:
         body["fixes"] = [fix]
     return body
+
+
+def _all_findings(verdict: Verdict) -> tuple[Finding, ...]:
+    return (*verdict.findings, *(entry.finding for entry in verdict.suppressed))
+
+
+def _excepted(verdict: Verdict, entry: Suppressed, rule_index: int) -> dict[str, Any]:
+    suppression = {"kind": "inSource", "status": "accepted", "justification": entry.reason}
+    return {**_result(verdict, entry.finding, rule_index), "suppressions": [suppression]}
 
 
 def _location(location: Location) -> dict[str, Any]:

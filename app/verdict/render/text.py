@@ -49,6 +49,11 @@ def _report(verdict: Verdict, colour: bool) -> str:
         lines += ["", "not checked:"]
         for entry in verdict.not_checked:
             lines += _wrapped(f"{entry.rule}: needs {printable(entry.needs)}", "  ")
+    if verdict.suppressed:
+        lines += ["", "excepted:"]
+        for taken in verdict.suppressed:
+            text = f"{taken.finding.rule}: {taken.reason} ({taken.finding.message})"
+            lines += _wrapped(printable(text), "  ")
     lines += _corrected(verdict)
     lines += ["", _count(verdict)]
     return "\n".join(lines) + "\n"
