@@ -9,15 +9,14 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from app.catalogue import CatalogueLibrary
-from app.proposal.shell import parse_command
 from app.request_rules.checker import RequestChecker
 from app.request_rules.declarations import DECLARATIONS, RULES
 from app.request_rules.policy import Action, Policy
 from app.request_rules.request import Route, read_request
 from app.request_rules.rule import RequestExample
-from app.request_rules.served import Served, served_by, unknown_server
-from app.serve_config.resolve import resolve
+from app.request_rules.served import Served, unknown_server
 from app.verdict.finding import Severity
+from tests.request_rules.serving import served_by_command
 
 LIBRARY = CatalogueLibrary()
 MASKS = "vllm serve m --return-sampling-mask --logprobs-mode processed_logprobs"
@@ -25,14 +24,7 @@ MASKS_ONLY_VLLM = f"{MASKS} --generation-config vllm"
 
 
 def _served(command: str, version: str = "0.32.0", model: dict[str, Any] | None = None) -> Served:
-    resolution = resolve(parse_command(command), LIBRARY.get(version))
-    assert resolution.config is not None, resolution.findings
-    config = resolution.config
-    if model is not None:
-        config = type(config)(
-            config.catalogue, config.settings, config.environment, model, config.hardware
-        )
-    return served_by(config)
+    return served_by_command(command, version, model)
 
 
 def _rules(served: Served, route: str, body: object, *, off: bool = False) -> list[str]:

@@ -1,0 +1,75 @@
+"""Settings about request rules, from the environment's words to what a client sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import create_app
+from app.serving import simulator_of
+from app.settings import Settings
+from tests.support import serving
+
+VERSION = "0.32.0"
+COMMAND = (
+    "vllm serve toy --return-sampling-mask --logprobs-mode processed_logprobs "
+    "--enable-scale-out --max-model-len 64 --generation-config vllm"
+)
+GENERATE = "/inference/v1/generate"
+REPAIR, WARNING = "x-vllm-admission-repair", "x-vllm-admission-warning"
+
+
+@asynccontextmanager
+async def _gate(**given: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(simulator_of(VERSION, COMMAND)) as backend:
+        settings = Settings(
+            backend_url=backend, serve_config=COMMAND, vllm_version=VERSION, **given
+        )
+        async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
+            yield client
+
+
+def _body(**sampling: Any) -> dict[str, Any]:
+    return {"token_ids": [1, 2], "sampling_params": {"max_tokens": 1, "seed": 1, **sampling}}
+
+
+@pytest.mark.asyncio
+async def test_a_repaired_request_is_answered_and_says_so() -> None:
+    rules = {"sampling-mask-top-k": "repair", "request-max-tokens-cut": "repair"}
+    async with _gate(request_rules=rules, request_repair_top_k=3) as client:
+        answer = await client.post(GENERATE, json=_body(max_tokens=99))
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get_list(REPAIR) == [
+        "sampling-mask-top-k; top_k=3",
+        "request-max-tokens-cut; max_tokens=62",
+    ]
+    (choice,) = answer.json()["choices"]
+    assert all(len(mask) <= 3 for mask in choice["sampling_mask"])
+
+
+@pytest.mark.asyncio
+async def test_unknown_members_are_told_of_or_rejected() -> None:
+    body = _body(top_k=3, topk=3)
+    async with _gate() as client:
+        told = await client.post(GENERATE, json=body)
+    assert told.status_code == 200
+    assert told.headers[WARNING].startswith("request-unknown-key; 'topk' is ignored")
+    async with _gate(request_strict=True) as client:
+        rejected = await client.post(GENERATE, json=body)
+    error = rejected.json()["error"]
+    assert (rejected.status_code, error["rule"]) == (400, "request-unknown-key")
+    assert error["errors"][0]["pointer"] == "/sampling_params/topk"
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_model_is_not_found() -> None:
+    async with _gate() as client:
+        answer = await client.post(
+            "/v1/chat/completions", json={"model": "other", "messages": [], "top_k": 3}
+        )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (404, 404, "NotFoundError")
