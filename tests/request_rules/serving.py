@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from app.catalogue import CatalogueLibrary
@@ -17,6 +19,12 @@ def served_by_command(
     command: str, version: str = "0.32.0", model: dict[str, Any] | None = None
 ) -> Served:
     """Resolve `vllm serve …`; `model` is its config.json."""
+    return _served(command, version, None if model is None else json.dumps(model))
+
+
+@cache
+def _served(command: str, version: str, model: str | None) -> Served:
     resolution = resolve(parse_command(command), _LIBRARY.get(version))
     assert resolution.config is not None, resolution.findings
-    return served_by(replace(resolution.config, model_config=model, memo={}))
+    facts = None if model is None else json.loads(model)
+    return served_by(replace(resolution.config, model_config=facts, memo={}))
