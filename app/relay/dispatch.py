@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+BACKEND_METRICS: Final = "/metrics/backend"
+"""Where the backend's own `/metrics` is found, since that path is ours."""
 
 
 class RelayFirst:
@@ -20,6 +24,10 @@ class RelayFirst:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         kind = scope["type"]
+        if kind == "http" and scope["path"] == BACKEND_METRICS:
+            scope = {**scope, "path": "/metrics", "raw_path": b"/metrics"}
+            await self._relay(scope, receive, send)
+            return
         ours = kind == "lifespan" or (kind == "http" and first_segment(scope["path"]) in self._own)
         await (self._app if ours else self._relay)(scope, receive, send)
 

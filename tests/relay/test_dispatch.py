@@ -71,8 +71,12 @@ async def test_in_the_service_other_methods_of_our_paths_stay_with_us() -> None:
             ours = await client.delete("/validate")
             below = await client.get("/rules/none/such")
             backends = await client.delete("/v1/files/7")
+            metrics = await client.get("/metrics/backend?format=text")
+            own = await client.get("/metrics")
     assert ours.status_code == 405
     assert below.text == "GET /rules/none/such HTTP/1.1"
     assert backends.text == "DELETE /v1/files/7 HTTP/1.1"
+    assert metrics.text == "GET /metrics?format=text HTTP/1.1"
+    assert "vllm_admission_" in own.text
     assert backends.headers["date"]
     assert backends.headers["x-request-id"]
