@@ -281,3 +281,42 @@ def test_words_split_by_a_shell_keep_their_meaning(run: Run) -> None:
     verdict = json.loads(result.out)
     assert verdict["settings"]["given"]["served_model_name"]["value"] == ["a b", "$HOME", "x=y"]
     assert verdict["verdict"] == "rejected"
+
+
+def test_files_that_a_proposal_names_are_given_beside_it(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text("model: m\nno-such-option: 1\n")
+    words = ["vllm", "serve", "--config", "serve.yaml"]
+    version = ["--vllm-version", "0.32.0"]
+    assert run("validate", *version, "--", *words).code == 3
+    result = run("validate", *version, "--file", f"serve.yaml={config}", "--", *words)
+    assert result.code == 1
+    assert "no-such-option" in result.out
+
+
+def test_all_settings_are_listed_if_asked_for(run: Run) -> None:
+    given = run("validate", "--format", "json", "--", "vllm", "serve", "m")
+    every = run("validate", "--format", "json", "--settings", "all", "--", "vllm", "serve", "m")
+    assert "all" not in json.loads(given.out)["settings"]
+    assert json.loads(every.out)["settings"]["all"]["seed"]["origin"] == "default"
+
+
+def test_an_upgrade_is_told_with_the_edited_command(run: Run) -> None:
+    words = ["vllm", "serve", "m", "--enable-mamba-fine-grained-prefix-cache"]
+    result = run("upgrade", "--from", "0.30.0", "--to", "0.33.0", "--", *words)
+    assert result.code == 1
+    assert "vllm serve m --enable-mamba-shared-prefix-checkpoint" in result.out
+    machine = run("upgrade", "--from", "0.30.0", "--format", "json", "--", *words)
+    assert json.loads(machine.out)["to"] == "0.33.0"
+
+
+def test_an_upgrade_that_changes_nothing_exits_0(run: Run) -> None:
+    stdin = b"docker run vllm/vllm-openai:v0.31.0 m --max-model-len 8192"
+    assert run("upgrade", "--to", "0.32.0", "-", stdin=stdin).code == 0
+
+
+def test_an_upgrade_needs_the_version_in_use(run: Run) -> None:
+    result = run("upgrade", "--", "vllm", "serve", "m")
+    assert result.code == 2
+    assert "from" in result.err
+    assert run("upgrade", "--from", "0.30.0").code == 2

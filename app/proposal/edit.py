@@ -10,7 +10,7 @@ from app.catalogue import Catalogue
 from app.proposal.edit_kwargs import edit_kwargs
 from app.proposal.edit_python import edit_python
 from app.proposal.edit_text import set_variable, unset_variable
-from app.proposal.edit_words import edit_words
+from app.proposal.edit_words import edit_words, replaced_words
 from app.proposal.edit_yaml import edit_yaml
 from app.proposal.proposal import Form, Proposal
 from app.verdict.fix import Edit, ReplaceArgument, SetEnvironment, UnsetEnvironment
@@ -23,9 +23,17 @@ def apply_edits(proposal: Proposal, edits: Iterable[Edit], catalogue: Catalogue)
     edited words. An edit that does not apply (a flag to remove that is not given, an index past
     the end) changes nothing. Replaced words come first, so that their indices still hold.
     """
-    for edit in sorted(edits, key=lambda edit: not isinstance(edit, ReplaceArgument)):
+    edits = list(edits)
+    words = {e.at: e.text for e in edits if isinstance(e, ReplaceArgument) and _is_word(e)}
+    proposal = replaced_words(proposal, words)
+    rest = (edit for edit in edits if not (isinstance(edit, ReplaceArgument) and _is_word(edit)))
+    for edit in sorted(rest, key=lambda edit: not isinstance(edit, ReplaceArgument)):
         proposal = _apply(proposal, edit, catalogue)
     return proposal
+
+
+def _is_word(edit: ReplaceArgument) -> bool:
+    return isinstance(edit.at, int)
 
 
 def _apply(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:

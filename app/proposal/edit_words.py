@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +20,22 @@ from app.serve_config.tokens import Occurrence
 from app.verdict.fix import Edit, RemoveFlag, ReplaceArgument, SetFlag
 
 
+def replaced_words(proposal: Proposal, words: Mapping[int | str, str]) -> Proposal:
+    """Write words, by their index, in another spelling: all at once, or else each that can be."""
+    known = {at: [text] for at, text in words.items() if isinstance(at, int)}
+    known = {at: texts for at, texts in known.items() if at < len(proposal.words)}
+    edited = changed(proposal, Change(known))
+    if edited is not proposal or len(known) < 2:
+        return edited
+    for at, texts in known.items():
+        proposal = changed(proposal, Change({at: texts}))
+    return proposal
+
+
 def edit_words(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:
     """Apply one edit of a flag or word."""
     resolution = resolve(proposal, catalogue)
     if isinstance(edit, ReplaceArgument):
-        if isinstance(edit.at, int):
-            change = Change({edit.at: [edit.text]})
-            return changed(proposal, change) if edit.at < len(proposal.words) else proposal
         return _edit_file(proposal, resolution, edit, catalogue)
     if isinstance(edit, SetFlag):
         return changed(proposal, _Setter(proposal, resolution, catalogue).set(edit))
