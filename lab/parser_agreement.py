@@ -229,10 +229,10 @@ class _Reader:
     def _variables(self, question: Question, answer: Answer, resolution: Resolution) -> Comparison:
         """Compare what of each variable is refused, unknown, or counts as off."""
         told: dict[str, set[str]] = {}
-        for found in resolution.findings:
+        for told_of in resolution.findings:
             for name in question["variables"]:
-                if found.location is not None and found.location.variable == name:
-                    told.setdefault(name, set()).add(found.rule)
+                if told_of.location is not None and told_of.location.variable == name:
+                    told.setdefault(name, set()).add(told_of.rule)
         different = []
         for name, value in answer["values"].items():
             rules = told.get(name, set())
@@ -294,8 +294,10 @@ def write_docs(page: Path, tables: str) -> None:
 def table(compared: Mapping[str, Sequence[Comparison]]) -> str:
     """Give a line for each version, as Markdown."""
     lines = [
-        "| vLLM | proposals | vLLM refuses | agree | false rejections | other values "
-        "| missed refusals | left open | agreement |",
+        (
+            "| vLLM | proposals | vLLM refuses | agree | false rejections | other values "
+            "| missed refusals | left open | agreement |"
+        ),
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for version, those in compared.items():

@@ -139,7 +139,7 @@ class _Parser:
             self._findings.append(
                 finding(
                     "cli-python-dependent",
-                    f"Python before 3.12.7 refuses {shorten(token.spelling)!r}, later ones take it "
+                    f"older Pythons refuse {shorten(token.spelling)!r}, newer ones take it "
                     f"for {match.option}; write that",
                     location=token.location,
                     undecided=True,

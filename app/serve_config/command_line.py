@@ -26,6 +26,7 @@ _MODEL: Final = re.compile(r"^--model(=.+|$)")
 _CONFIG: Final = re.compile(r"^--config(=.+|$)")
 _SERVED_NAME: Final = re.compile(r"^--served[-_]model[-_]name(=.+|$)")
 _MAX_PARTS: Final = 64
+_PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +314,14 @@ class _Rewriter:
             if len(path) > _MAX_PARTS:
                 path = [".".join(path)]
             part = DottedPart(tuple(path), argv, token.location, appends)
+            if value in _PYTHON_WORDS and not appends:
+                self._findings.append(
+                    finding(
+                        "cli-dotted-text",
+                        f"{value} stays text in {name}; JSON writes {_PYTHON_WORDS[value]}",
+                        location=source.location,
+                    )
+                )
             if key not in collected:
                 collected[key] = _Collected(token)
             overwritten = collected[key].add(part, value, source.unresolved)

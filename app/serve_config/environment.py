@@ -45,7 +45,11 @@ def check_environment(
             if variable.name.startswith("VLLM_"):
                 found.append(_unknown(variable, catalogue, refuse_unknown))
         elif not variable.unresolved:
-            problem = _unreadable(variable, fact) or _ignored(variable, fact)
+            problem = (
+                _unreadable(variable, fact)
+                or _ignored(variable, fact)
+                or _rust_path(variable, environment)
+            )
             if problem is not None:
                 found.append(problem)
     return found
@@ -156,6 +160,27 @@ def _ignored(variable: Variable, fact: EnvironmentFact) -> Finding | None:
         location=variable.location,
         fix=Fix(
             f"set {variable.name}={wanted}", (SetEnvironment(variable.name, wanted),), safe=False
+        ),
+    )
+
+
+def _rust_path(variable: Variable, environment: Mapping[str, Variable]) -> Finding | None:
+    """Tell of the path of the Rust binary that nothing turns on."""
+    if variable.name != "VLLM_RUST_FRONTEND_PATH":
+        return None
+    for switch in ("VLLM_USE_RUST_FRONTEND", "VLLM_USE_RUST_BENCH"):
+        other = environment.get(switch)
+        if other is not None and (other.unresolved or other.value.strip() not in {"0", ""}):
+            return None
+    edit = SetEnvironment("VLLM_USE_RUST_FRONTEND", "1")
+    return finding(
+        "env-rust-path-unused",
+        f"{variable.name} has no effect without VLLM_USE_RUST_FRONTEND=1",
+        location=variable.location,
+        fix=Fix("set VLLM_USE_RUST_FRONTEND=1", (edit,), safe=False),
+        engine_message=(
+            "VLLM_RUST_FRONTEND_PATH is set without enabling VLLM_USE_RUST_FRONTEND or "
+            "VLLM_USE_RUST_BENCH. Set one of them to 1 to use the vllm-rs binary."
         ),
     )
 

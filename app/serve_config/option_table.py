@@ -32,7 +32,7 @@ class Match:
     """What one word is: an option of the parser, or an option it does not know (no `flag`).
 
     `ambiguous` lists the options of which the word is a common beginning. `newer_python` marks
-    what only argparse from Python 3.12.7 on takes for that option.
+    what only the argparse of newer Pythons takes for that option.
     """
 
     flag: Flag | None

@@ -12,7 +12,7 @@ from app.catalogue import Catalogue, Flag
 from app.catalogue.catalogue import Converter
 from app.serve_config import absence
 from app.serve_config.argparse_rules import argument_name
-from app.serve_config.conversion import ConversionError, convert
+from app.serve_config.conversion import ConversionError, convert, expand_human_numbers
 from app.serve_config.diagnostics import finding, shorten
 from app.serve_config.serve_config import Origin, Setting, Unresolved
 from app.serve_config.suggest import hint, nearest
@@ -108,8 +108,7 @@ def _convert(
         findings.append(
             finding(
                 "cli-python-dependent",
-                f"Python before 3.12.7 drops the `--` after {flag.name}=, later ones take it for "
-                "the value",
+                f"older Pythons drop the `--` after {flag.name}=, newer ones take it for the value",
                 location=token.location,
                 undecided=True,
             )
@@ -125,6 +124,22 @@ def _convert(
         if inner.name in _JSON and isinstance(value, dict | list):
             return _open_leaves(value, token.unresolved)
         return Unresolved(token.unresolved, token.text)
+    if value is None and flag.converter.name == "optional" and token.text in {"", "None"}:
+        findings.append(
+            finding(
+                "cli-value-unset",
+                f"{token.text!r} leaves {flag.name} unset",
+                location=token.location,
+            )
+        )
+    if inner.expands_human_numbers and expand_human_numbers(token.text) != token.text:
+        findings.append(
+            finding(
+                "cli-json-number",
+                f"{flag.name} is read as {shorten(expand_human_numbers(token.text))}",
+                location=token.location,
+            )
+        )
     choices = _choices(flag, catalogue)
     if choices is not None and value not in choices:
         findings.append(_not_a_choice(occurrence, token, value, choices))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lab.parser_oracle import Question
 
-_QUANTISATIONS: Final = (
+_QUANTISATIONS: Final[tuple[dict[str, Any], ...]] = (
     {"linear": True},
     {"linear": []},
     {"linear": "x"},

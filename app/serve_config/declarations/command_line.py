@@ -17,6 +17,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "beginning of one it does. Options come and go between versions.",
         "Use the name the message suggests, or leave the option out.",
         bad="vllm serve org/model --enable-return-sampling-mask",
+        covers=("cli-unknown-flag", "cli-task-flag-removed", "cli-O-json"),
     ),
     parser_rule(
         "cli-ambiguous-flag",
@@ -25,6 +26,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "argparse completes an option that is cut short only if one option begins so.",
         "Write the option in full.",
         bad="vllm serve org/model --max-num 4",
+        covers=("cli-ambiguous-prefix",),
     ),
     parser_rule(
         "cli-abbreviated-flag",
@@ -34,13 +36,14 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "command then fails.",
         "Write the option in full.",
         bad="vllm serve org/model --max-model 8192",
+        covers=("cli-abbreviated-flag",),
     ),
     parser_rule(
         "cli-python-dependent",
         Severity.WARNING,
         "Python's own releases read this differently",
-        "argparse was mended in Python 3.12.7 and 3.13: abbreviated options with one dash take "
-        "`=value`, and a `--` given as `--option=--` is the value. vLLM runs on either.",
+        "argparse was mended in the course of Python 3.12 and 3.13: an abbreviated option with one "
+        "dash takes `=value`, and the `--` of `--option=--` is its value. vLLM runs on either.",
         "Write the option in full, with a value that is not `--`.",
         source="CPython, Lib/argparse.py::ArgumentParser._get_option_tuples",
         bad="vllm serve org/model -as=2",
@@ -52,6 +55,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "The option is the last word, or another option follows it.",
         "Give the value after the option, or as `--option=value` if it begins with a dash.",
         bad="vllm serve org/model --port",
+        covers=("cli-missing-value", "cli-model-flag-no-value", "yaml-bool-for-valued-flag"),
     ),
     parser_rule(
         "cli-unexpected-value",
@@ -61,6 +65,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "a separate `true` is taken for the model or for a superfluous word.",
         "Write the option alone, or its `--no-` form.",
         bad="vllm serve org/model --enforce-eager=true",
+        covers=("cli-bool-explicit-value", "yaml-quoted-bool"),
     ),
     parser_rule(
         "cli-switch-value-as-model",
@@ -92,6 +97,15 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Write the value as the message says; put JSON in single quotes.",
         source="vllm/engine/arg_utils.py::parse_type",
         bad="vllm serve org/model --max-model-len 32kb",
+        covers=(
+            "hr-int-binary-decimal",
+            "hr-int-unparsable",
+            "parse-type-failed",
+            "json-flag-invalid",
+            "yaml-null-becomes-text",
+            "yaml-list-for-json-flag",
+            "yaml-list-of-mappings",
+        ),
     ),
     parser_rule(
         "cli-decimal-suffix",
@@ -102,6 +116,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Write the number, or the capital letter.",
         source="vllm/utils/argparse_utils.py::human_readable_int",
         bad="vllm serve org/model --max-model-len 32k",
+        covers=("hr-int-decimal-vs-binary",),
     ),
     parser_rule(
         "cli-extra-argument",
@@ -111,6 +126,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "value after a switch, JSON that a shell split, a model given twice.",
         "Take the word out, or quote what belongs together.",
         bad="vllm serve org/model other/model",
+        covers=("cli-extra-positional", "cli-model-both"),
     ),
     parser_rule(
         "cli-no-model",
@@ -121,6 +137,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Give the model first: `vllm serve MODEL …`.",
         source="vllm/entrypoints/cli/serve.py::ServeSubcommand.cmd",
         bad="vllm serve --port 8000",
+        covers=("cli-nargs-plus-swallows-model",),
     ),
     parser_rule(
         "cli-model-flag",
@@ -130,6 +147,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "for removal.",
         "Write `vllm serve MODEL …`.",
         bad="vllm serve --model org/model",
+        covers=("cli-model-as-flag",),
     ),
     parser_rule(
         "cli-served-name-without-model",
@@ -138,6 +156,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "With `--served-model-name`, vLLM demands the model as the first word.",
         "Write `vllm serve MODEL --served-model-name NAME`.",
         bad="vllm serve --served-model-name name",
+        covers=("cli-served-name-without-model",),
     ),
     parser_rule(
         "cli-repeated-flag",
@@ -146,6 +165,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "The last one wins; the values of list options are not joined.",
         "Keep one of them.",
         bad="vllm serve org/model --port 8000 --port 9000",
+        covers=("cli-duplicate-flag", "cli-list-flag-repeated"),
     ),
     parser_rule(
         "cli-json-overwritten",
@@ -157,6 +177,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Put all keys into one JSON value, or give all as dotted keys with one spelling.",
         bad="vllm serve org/model --compilation-config '{\"mode\": 3}' "
         "--compilation-config.cudagraph_mode NONE",
+        covers=("cli-json-plus-dotted-overwritten", "cli-dotted-alias-mix"),
     ),
     parser_rule(
         "cli-dotted-value",
@@ -166,6 +187,40 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "`--option.key`, also a negative number that is meant as a value.",
         "Write `--option=-0.5`, and give each dotted key its value.",
         bad="vllm serve org/model --compilation-config.mode",
+        covers=("cli-dotted-missing-value", "cli-negative-float-as-dotted"),
+    ),
+    parser_rule(
+        "cli-dotted-text",
+        Severity.WARNING,
+        "A dotted key's value is text",
+        "The value of `--option.key` is read as JSON, then as a number such as 8k; what is neither "
+        "stays text. `True`, `False` and `None` are Python's words and no JSON.",
+        "Write true, false or null.",
+        bad="vllm serve org/model --hf-overrides.tie_word_embeddings True",
+        covers=("cli-dotted-value-coercion",),
+    ),
+    parser_rule(
+        "cli-value-unset",
+        Severity.INFO,
+        "The value means that the option is not set",
+        "An empty word and the word `None` (which a YAML null becomes) set an optional setting to "
+        "none, also where that is not its default.",
+        "Leave the option out, if that is meant.",
+        source="vllm/engine/arg_utils.py::optional_type",
+        bad="vllm serve org/model --hf-config-path None",
+        covers=("optional-none-token",),
+    ),
+    parser_rule(
+        "cli-json-number",
+        Severity.INFO,
+        "A number inside JSON has a suffix",
+        "Bare numbers such as `80m` and `4K` inside a JSON option are replaced before it is read: "
+        "k, m, g, t count in powers of 1000 and K, M, G, T in powers of 1024. Inside quotes they "
+        "stay text.",
+        "Write the number.",
+        source="vllm/engine/arg_utils.py::_expand_json_human_readable_numbers",
+        bad="vllm serve org/model --compilation-config '{\"max_cudagraph_capture_size\": 1k}'",
+        covers=("json-bare-human-number",),
     ),
     parser_rule(
         "cli-deprecated-flag",
@@ -175,6 +230,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Take the option out, or use what the release notes name instead.",
         source="vllm/utils/argparse_utils.py::FlexibleArgumentParser.parse_known_args",
         good="vllm serve org/model",
+        covers=("cli-deprecated-flag-used",),
     ),
     parser_rule(
         "cli-help",
@@ -203,6 +259,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "setting of the file has any effect.",
         "Write `--config FILE`.",
         bad="vllm serve org/model --config=serve.yaml",
+        covers=("cli-config-equals-form-ignored",),
     ),
     parser_rule(
         "cli-config-usage",
@@ -213,5 +270,11 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Write `vllm serve MODEL --config FILE.yaml`.",
         source=f"{PARSER}._pull_args_from_config",
         bad="vllm serve org/model --config",
+        covers=(
+            "cli-config-twice",
+            "cli-config-no-path",
+            "cli-config-no-model",
+            "yaml-bad-extension",
+        ),
     ),
 )

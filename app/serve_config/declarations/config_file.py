@@ -17,6 +17,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Use the key that the message suggests, or leave it out.",
         source=f"{PARSER}.load_config_file",
         good="vllm serve org/model",
+        covers=("yaml-unknown-key",),
     ),
     parser_rule(
         "yaml-invalid-key",
@@ -35,6 +36,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Write one `option: value` a line.",
         source=f"{PARSER}.load_config_file",
         good="vllm serve org/model",
+        covers=("yaml-not-a-mapping",),
     ),
     parser_rule(
         "yaml-unreadable",
@@ -63,6 +65,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Write `no-OPTION: true`.",
         source=f"{PARSER}.load_config_file",
         good="vllm serve org/model",
+        covers=("yaml-false-ignored",),
     ),
     parser_rule(
         "yaml-empty-list",
@@ -72,6 +75,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Leave the key out, or give values.",
         source=f"{PARSER}.load_config_file",
         good="vllm serve org/model",
+        covers=("yaml-empty-list-dropped",),
     ),
     parser_rule(
         "yaml-repeated-key",
@@ -81,6 +85,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Keep one of them.",
         source=f"{PARSER}.load_config_file",
         good="vllm serve org/model",
+        covers=("yaml-duplicate-key",),
     ),
     parser_rule(
         "yaml-overridden",
@@ -90,6 +95,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Nothing, if that is meant.",
         source=f"{PARSER}._pull_args_from_config",
         good="vllm serve org/model",
+        covers=("yaml-cli-override",),
     ),
     parser_rule(
         "yaml-no-model",

@@ -19,6 +19,13 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         source="vllm/envs.py::environment_variables",
         bad="VLLM_USE_V2_MODEL_RUNNER=zz vllm serve org/model",
         good="VLLM_USE_V2_MODEL_RUNNER=1 vllm serve org/model",
+        covers=(
+            "env-choice-invalid",
+            "env-list-choice-invalid",
+            "env-strict-parse",
+            "env-vllm-port-uri",
+            "env-vllm-port-not-int",
+        ),
     ),
     parser_rule(
         "env-ignored-value",
@@ -40,6 +47,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         source="vllm/envs.py::validate_environ",
         bad="VLLM_USE_V2_MODEL_RUNER=1 vllm serve org/model",
         good="VLLM_USE_V2_MODEL_RUNNER=1 vllm serve org/model",
+        covers=("env-unknown",),
     ),
     parser_rule(
         "env-unknown-refused",
@@ -50,6 +58,19 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         source="vllm/envs.py::validate_environ",
         bad="VLLM_USE_V2_MODEL_RUNER=1 vllm serve org/model --fail-on-environ-validation",
         good="vllm serve org/model --fail-on-environ-validation",
+        covers=("env-unknown-refused",),
+    ),
+    parser_rule(
+        "env-rust-path-unused",
+        Severity.WARNING,
+        "VLLM_RUST_FRONTEND_PATH alone has no effect",
+        "The path of the Rust binary is read only with VLLM_USE_RUST_FRONTEND=1 or "
+        "VLLM_USE_RUST_BENCH=1.",
+        "Set one of them to 1, or unset the path.",
+        source="vllm/envs.py::_resolve_rust_cli_path",
+        bad="VLLM_RUST_FRONTEND_PATH=/opt/vllm-rs vllm serve org/model",
+        good="VLLM_RUST_FRONTEND_PATH=/opt/vllm-rs VLLM_USE_RUST_FRONTEND=1 vllm serve org/model",
+        covers=("env-rust-path-without-switch",),
     ),
     parser_rule(
         "shell-unresolved-words",

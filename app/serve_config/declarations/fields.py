@@ -18,6 +18,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Use the key that the message suggests, or leave it out.",
         source="vllm/config/utils.py::config",
         bad="vllm serve org/model --compilation-config '{\"modee\": 3}'",
+        covers=("cli-dotted-key-dashes", "yaml-nested-unknown-key"),
     ),
     parser_rule(
         "invalid-field-value",
@@ -27,6 +28,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Use a value of the kind the message names.",
         source="vllm/config/utils.py::config",
         bad='vllm serve org/model --kv-transfer-config \'{"kv_role": "kv_all"}\'',
+        covers=("json-flag-python-error", "union-dict-str"),
     ),
     parser_rule(
         "value-out-of-range",

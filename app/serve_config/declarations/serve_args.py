@@ -18,6 +18,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         source="vllm/entrypoints/*/cli_args.py::validate_parsed_serve_args",
         bad="vllm serve org/model --enable-auto-tool-choice",
         good="vllm serve org/model --enable-auto-tool-choice --tool-call-parser hermes",
+        covers=("auto-tool-needs-parser",),
     ),
     parser_rule(
         "serve-log-outputs",
@@ -28,6 +29,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         source="vllm/entrypoints/*/cli_args.py::validate_parsed_serve_args",
         bad="vllm serve org/model --enable-log-outputs",
         good="vllm serve org/model --enable-log-outputs --enable-log-requests",
+        covers=("log-outputs-needs-log-requests",),
     ),
     parser_rule(
         "serve-per-request-metrics",
@@ -38,6 +40,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         source="vllm/entrypoints/*/cli_args.py::validate_parsed_serve_args",
         bad="vllm serve org/model --enable-per-request-metrics --disable-log-stats",
         good="vllm serve org/model --enable-per-request-metrics",
+        covers=("per-request-metrics-no-stats",),
     ),
     parser_rule(
         "serve-sse-keep-alive",
@@ -47,6 +50,7 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Use 0 or more.",
         source="vllm/entrypoints/*/cli_args.py::validate_parsed_serve_args",
         versions=">=0.29",
+        covers=("sse-keepalive-negative",),
     ),
     parser_rule(
         "serve-grpc-port",
@@ -57,6 +61,14 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Change what the message names.",
         source="vllm/entrypoints/*/cli_args.py::validate_grpc_port_arg",
         versions=">=0.32",
+        covers=(
+            "grpc-and-grpc-port",
+            "grpc-port-needs-rust",
+            "grpc-port-headless",
+            "grpc-port-multi-port-lb",
+            "grpc-port-range",
+            "grpc-port-equals-port",
+        ),
     ),
     parser_rule(
         "serve-multi-port",
