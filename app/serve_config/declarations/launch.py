@@ -128,4 +128,12 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "Leave the backslashes out.",
         source="Compose Specification, command",
     ),
+    parser_rule(
+        "python-unseen-arguments",
+        Severity.WARNING,
+        "Engine arguments come from a variable",
+        "`**name` passes arguments that are not written in the source; what they are may decide.",
+        "Write the arguments out, or give the call with them.",
+        source="vllm/entrypoints/llm.py::LLM.__init__",
+    ),
 )
