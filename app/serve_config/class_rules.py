@@ -48,13 +48,21 @@ _FIELDS: Final = {
 _BUILT_WITH: Final = {"LoRAConfig": "enable_lora"}
 
 
-def classes_turned_on(settings: Mapping[str, Setting]) -> frozenset[str]:
-    """Give the classes that are built because another setting asks for them."""
-    return frozenset(
+def classes_turned_on(
+    settings: Mapping[str, Setting], model_config: Mapping[str, Any] | None, catalogue: Catalogue
+) -> frozenset[str]:
+    """Give the classes that are built because another setting or the model asks for them."""
+    built = {
         name
         for name, dest in _BUILT_WITH.items()
         if dest in settings and settings[dest].value is True
-    )
+    }
+    architectures = (model_config or {}).get("architectures")
+    if isinstance(architectures, list) and any(
+        catalogue.has_ability(str(name), "supports_multimodal") for name in architectures
+    ):
+        built.add("MultiModalConfig")
+    return frozenset(built)
 
 
 def check_setting(

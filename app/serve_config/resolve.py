@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app.catalogue import Catalogue
 from app.proposal.proposal import Entrypoint, Proposal, Word
@@ -131,7 +132,7 @@ def _finish(
 ) -> Resolution:
     config = ServeConfig(
         catalogue=catalogue,
-        settings=_judged(settings, catalogue, findings),
+        settings=_judged(settings, proposal.model_config, catalogue, findings),
         environment=proposal.environment,
         model_config=proposal.model_config,
         draft_model_config=proposal.draft_model_config,
@@ -157,10 +158,13 @@ def _finish(
 
 
 def _judged(
-    settings: dict[str, Setting], catalogue: Catalogue, findings: list[Finding]
+    settings: dict[str, Setting],
+    model_config: Mapping[str, Any] | None,
+    catalogue: Catalogue,
+    findings: list[Finding],
 ) -> dict[str, Setting]:
     """Judge what is given; JSON that its class takes gets the types that pydantic gives it."""
-    turned_on = classes_turned_on(settings)
+    turned_on = classes_turned_on(settings, model_config, catalogue)
     for dest, setting in settings.items():
         if setting.origin is Origin.DEFAULT:
             continue
