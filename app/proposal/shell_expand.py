@@ -50,7 +50,7 @@ class _Pieces:
     offsets: list[int] = field(default_factory=list)
 
     def as_field(self, end: int) -> Field:
-        names = tuple(dict.fromkeys(self.unresolved))
+        names = tuple(dict.fromkeys(self.unresolved)) if self.unresolved else ()
         return Field("".join(self.texts), names, (*self.offsets, end))
 
 

@@ -20,6 +20,9 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _BRACED: Final = re.compile(
     r"\{([A-Za-z_][A-Za-z0-9_]*)(?:(\[[@*]\])|(:?[-+=?])([^$`'\"\\{}]*))?\}"
 )
+# Runs of characters that mean nothing else, outside quotes and between double ones.
+_ORDINARY: Final = re.compile(r"[^ \t\r\n;|&()<>\\'\"$`]+")
+_ORDINARY_IN_DOUBLE: Final = re.compile(r"[^\"\\$`]+")
 _ANSI_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
@@ -143,6 +146,10 @@ class Scanner:
         collected = _Parts()
         quoted = False
         while self._at < size:
+            if (run := _ORDINARY.match(text, self._at)) is not None:
+                collected.add(run.group(), self._at)
+                self._at = run.end()
+                continue
             char = text[self._at]
             if char in " \t\n;|&()" or (char in "<>" and not text.startswith("(", self._at + 1)):
                 break
@@ -243,6 +250,10 @@ class Scanner:
         collected = _Parts()
         self._at += 1
         while self._at < len(text):
+            if (run := _ORDINARY_IN_DOUBLE.match(text, self._at)) is not None:
+                collected.add(run.group(), self._at)
+                self._at = run.end()
+                continue
             char = text[self._at]
             if char == '"':
                 self._at += 1
