@@ -29,6 +29,7 @@ _IMPORT: Final = re.compile(r"^\s*(?:import|from)\s+\w", re.MULTILINE)
 _STATEMENT: Final = re.compile(
     rf"\s*(?:\w+\s*=\s*)?(?:[\w.]+\.)?(?:{'|'.join(_ENGINES)})\s*\(", re.ASCII
 )
+_LONE_RETURN: Final = re.compile(r"\r(?!\n)")
 _BRACKETS: Final = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
@@ -50,6 +51,7 @@ def parse_python(text: str, *, source: str = "python") -> Proposal:
     """
     if len(text) > MAX_TEXT:
         raise PayloadTooLarge(f"Python source of more than {MAX_TEXT} characters is not read")
+    text = _LONE_RETURN.sub("\n", text)  # it ends a line for Python, and has to for us
     index = LineIndex(text, source)
     tree = _tree(text)
     reader = _Source(index, tree)

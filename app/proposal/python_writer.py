@@ -26,9 +26,10 @@ class PythonWriter:
         if span is None:
             return None
         start, end = span
-        statement = self._index.text[start:end]
-        target = statement[: statement.index("]") + 1]
-        new = f"{target} = {json.dumps(value)}"
+        target, equals, _ = self._index.text[start:end].partition("=")
+        if not equals:
+            return None
+        new = f"{target.rstrip()} = {json.dumps(value)}"
         return self._index.text[:start] + new + self._index.text[end:]
 
     def unset_variable(self, proposal: Proposal, name: str) -> str | None:

@@ -82,6 +82,11 @@ def test_the_environment_is_what_the_script_sets() -> None:
     assert found["B"].unresolved == ("f()",)
 
 
+def test_a_lone_carriage_return_ends_a_line() -> None:
+    proposal = parse_python("import os\rx = 1\nos.environ['A'] = '1'\nLLM('m')", source="run.py")
+    assert str(proposal.environment["A"].location) == "run.py:3:1"
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
