@@ -14,6 +14,7 @@ from app.verdict.verdict import Verdict
 
 _log = structlog.get_logger("vllm_admission.rules")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
 
 class GateMetrics:
@@ -51,6 +52,18 @@ class GateMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._reviews = Counter(
+            "vllm_admission_reviews",
+            "Kubernetes admission reviews, by what was asked and answered.",
+            ["operation", "decision"],
+            registry=registry,
+        )
+        self._review_duration = Histogram(
+            "vllm_admission_review_duration_seconds",
+            "Time to the answer of an admission review, the body already read.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.duration = Histogram(
             "vllm_admission_duration_seconds",
             "Time to a verdict or report, the body already read.",
@@ -84,6 +97,18 @@ class GateMetrics:
         self._replays.labels(vllm_version, verdict).inc()
         for outcome in ("exact", "mismatch", "undecidable"):
             self._rows.labels(outcome).inc(rows[outcome])
+
+    def reviewed(self, operation: str, decision: str, seconds: float) -> None:
+        """Count an admission review.
+
+        Args:
+            operation: as the API server says it; what is none of its four counts as `OTHER`.
+            decision: of a fixed list, such as `allowed`, `patched`, `denied`.
+            seconds: it took.
+        """
+        known = operation if operation in _OPERATIONS else "OTHER"
+        self._reviews.labels(known, decision).inc()
+        self._review_duration.observe(seconds)
 
     def crashed(self, rule: str, error: Exception) -> None:
         """Count and log a rule that crashed."""

@@ -64,3 +64,15 @@ async def test_verdicts_and_findings_are_counted() -> None:
     assert value(registry, "vllm_admission_catalogue_info", vllm_version="0.28.0") == 1
     timed = value(registry, "vllm_admission_duration_seconds_count", gate="configuration")
     assert timed == 2
+
+
+def test_reviews_are_counted_with_operations_of_a_fixed_list() -> None:
+    registry = CollectorRegistry()
+    metrics = GateMetrics(registry, CatalogueLibrary())
+    metrics.reviewed("CREATE", "denied", 0.002)
+    metrics.reviewed("x" * 500, "allowed", 0.001)
+    denied = {"operation": "CREATE", "decision": "denied"}
+    assert value(registry, "vllm_admission_reviews_total", **denied) == 1
+    other = {"operation": "OTHER", "decision": "allowed"}
+    assert value(registry, "vllm_admission_reviews_total", **other) == 1
+    assert value(registry, "vllm_admission_review_duration_seconds_count") == 2
