@@ -45,7 +45,10 @@ def test_requests_that_end_the_engine_are_refused(
     async def through_the_gate() -> tuple[httpx.Response, httpx.Response]:
         app = create_app(gate_settings(default_vllm))
         async with serving(app) as url, httpx.AsyncClient(timeout=60) as client:
-            body = {"token_ids": [1], "sampling_params": {"top_k": 5, "max_tokens": 1, **sampling}}
+            body = {
+                "token_ids": [1, 2],
+                "sampling_params": {"top_k": 5, "max_tokens": 1, **sampling},
+            }
             refused = await client.post(url + GENERATE, json=body)
             body["sampling_params"] = {"top_k": 5, "max_tokens": 1}
             return refused, await client.post(url + GENERATE, json=body)
