@@ -36,7 +36,9 @@ def admit(settings: Settings, library: CatalogueLibrary) -> Admitted:
         return Admitted()
     try:
         envelope = _read(settings.serve_config)
-        version = (*envelope.vllm_versions, settings.vllm_version, library.newest)
+        image = envelope.proposal.image
+        named = None if image is None else image.vllm_version
+        version = (*envelope.vllm_versions, settings.vllm_version, named, library.newest)
         chosen = next(v for v in version if v is not None)
         envelope = replace(envelope, vllm_versions=(chosen,))
         (verdict,) = judge(envelope, library)
@@ -62,4 +64,7 @@ def _read(setting: str) -> Envelope:
     envelope = read_text(text, source=source)
     if len(envelope.vllm_versions) > 1:
         raise InvalidEnvelope("the backend has one version; name one in vllm_version")
+    if envelope.more:
+        names = ", ".join(str(proposal.subject) for proposal in envelope.proposals)
+        raise InvalidEnvelope(f"the backend is one server, and several are in this: {names}")
     return envelope

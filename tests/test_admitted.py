@@ -86,3 +86,21 @@ def test_a_file_that_is_not_text_gives_the_reason(
     admitted = admit(Settings(serve_config=str(path)), library)
     assert admitted.reason is not None
     assert "UTF-8" in admitted.reason
+
+
+def test_the_image_says_the_version_unless_the_setting_does(library: CatalogueLibrary) -> None:
+    text = "docker run vllm/vllm-openai:v0.31.0 m"
+    admitted = admit(Settings(serve_config=text), library)
+    assert admitted.verdict is not None
+    assert admitted.verdict.vllm_version == "0.31.0"
+    told = admit(Settings(serve_config=text, vllm_version="0.32.0"), library)
+    assert told.verdict is not None
+    assert told.verdict.vllm_version == "0.32.0"
+
+
+def test_several_services_are_no_one_backend(library: CatalogueLibrary) -> None:
+    service = "{image: 'vllm/vllm-openai:v0.32.0', command: [m]}"
+    text = f"services:\n  a: {service}\n  b: {service}\n"
+    admitted = admit(Settings(serve_config=text), library)
+    assert admitted.reason is not None
+    assert "several are in this: a, b" in admitted.reason
