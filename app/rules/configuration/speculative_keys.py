@@ -1,74 +1,67 @@
-"""Keys of the speculative configuration that only some drafts take."""
+"""What only some drafts take, or can do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from app.rules.configuration.speculative_method import AREA, DEEPSEEK, DENSE, SOURCE, command
+from app.rules.configuration.speculative_method import (
+    AREA,
+    DEEPSEEK,
+    DENSE,
+    SOURCE,
+    command,
+    without_speculation,
+)
 from app.rules.declaration import Example
 from app.rules.facts import world_size
 from app.rules.registry import rule
 from app.rules.speculation import Speculation, speculation_of
-from app.serve_config.serve_config import ServeConfig
+from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag
 
-_DRAFT_TP: Final = "vllm/config/speculative.py::SpeculativeConfig._verify_and_get_draft_tp"
 _DRAFT: Final = {**DENSE, "vocab_size": 128256, "num_attention_heads": 32}
+_MLP: Final = {
+    "architectures": ["MLPSpeculatorPreTrainedModel"],
+    "model_type": "mlp_speculator",
+    "n_predict": 3,
+}
 _DRAFTED: Final = '"model": "draft", "num_speculative_tokens": 3'
 
 
 @rule(
-    id="speculative-mlp-single-gpu",
-    title="MLP speculators run on one GPU",
-    explanation="An `mlp_speculator` draft is not split: with a tensor parallel size above 1 vLLM "
-    "sets `draft_tensor_parallel_size` to 1.",
-    remedy="Nothing, or say `draft_tensor_parallel_size` 1.",
-    severity=Severity.WARNING,
+    id="speculative-mlp-unregistered",
+    title="MLP speculators cannot be loaded",
+    explanation="These versions still know the method `mlp_speculator` (and would run it on one "
+    "GPU whatever the tensor parallel size), but no longer register the model class, so vLLM "
+    "refuses the draft. 0.33 dropped the method.",
+    remedy="Use another kind of draft.",
+    severity=Severity.ERROR,
     area=AREA,
-    source=_DRAFT_TP,
+    source="vllm/model_executor/models/registry.py::ModelRegistry._raise_for_unsupported",
     versions=">=0.28,<0.33",
     covers=("mlp-speculator-tp",),
-    bad=(
-        Example(
-            command(_DRAFTED, "-tp 2"),
-            draft_model_config={
-                "architectures": ["MLPSpeculatorModel"],
-                "model_type": "mlp_speculator",
-                "n_predict": 3,
-            },
-        ),
-    ),
-    good=(
-        Example(
-            command(_DRAFTED),
-            draft_model_config={
-                "architectures": ["MLPSpeculatorModel"],
-                "model_type": "mlp_speculator",
-                "n_predict": 3,
-            },
-        ),
-    ),
+    bad=(Example(command(_DRAFTED, "-tp 2"), draft_model_config=_MLP),),
+    good=(Example(command(_DRAFTED), draft_model_config=_DRAFT),),
 )
-def mlp_single_gpu(config: ServeConfig) -> Iterator[Finding]:
-    """Look for a tensor parallel size above 1."""
+def mlp_unregistered(config: ServeConfig) -> Iterator[Finding]:
+    """Look for the kind of draft, and for its class among the registered ones."""
     speculation = speculation_of(config)
     if speculation is None or not speculation.has_draft:
         return
-    target = world_size(config, "tensor_parallel_size")
-    given = speculation.value("draft_tensor_parallel_size")
-    if target > 1 and given is None and speculation.method == "mlp_speculator":
-        yield mlp_single_gpu.finding(
-            f"the tensor parallel size is {target}, but vLLM will run the MLP speculator on one "
-            "GPU",
-            location=speculation.place,
-            evidence={
-                "asked": target,
-                "effective": 1,
-                "dest": "speculative_config.draft_tensor_parallel_size",
-            },
-        )
+    if speculation.method != "mlp_speculator":
+        return
+    classes = speculation.draft.architectures
+    if not classes or set(classes) & set(config.catalogue.registries.get("model_archs", ())):
+        return
+    yield mlp_unregistered.finding(
+        f"the draft {speculation.draft_name} is an MLP speculator, whose class "
+        f"{', '.join(classes)} vLLM {config.catalogue.vllm_version} does not register",
+        location=speculation.place,
+        fix=without_speculation(speculation),
+        engine_message="are not supported for now.",
+    )
 
 
 @rule(
@@ -196,4 +189,51 @@ def _top_k_problem(speculation: Speculation, wanted: int) -> tuple[str, str] | N
     return (
         f"and goes with Qwen3 DSpark drafts only, not with {', '.join(draft.architectures)}",
         "dspark_draft_topk is only supported by Qwen3DSparkModel",
+    )
+
+
+@rule(
+    id="speculative-draft-pipeline",
+    title="The draft cannot be cut into pipeline stages",
+    explanation="Up to 0.29 the draft has as many pipeline stages as the model, and vLLM refuses "
+    "a draft whose class cannot be cut. MTP layers cannot. From 0.30 the draft runs on the last "
+    "stage.",
+    remedy="Serve with one pipeline stage, or use vLLM 0.30 or newer.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source="vllm/config/model.py::ModelConfig.verify_with_parallel_config",
+    versions=">=0.28,<0.30",
+    bad=(
+        Example(
+            command('"method": "mtp", "num_speculative_tokens": 1', "-pp 2"),
+            model_config=DEEPSEEK,
+        ),
+    ),
+    good=(
+        Example(
+            command('"method": "mtp", "num_speculative_tokens": 1'),
+            model_config=DEEPSEEK,
+        ),
+        Example(command(_DRAFTED, "-pp 2"), draft_model_config=_DRAFT),
+    ),
+)
+def draft_pipeline(config: ServeConfig) -> Iterator[Finding]:
+    """Look for a draft class that cannot be cut."""
+    stages = world_size(config, "pipeline_parallel_size")
+    speculation = speculation_of(config) if stages > 1 else None
+    if speculation is None or not speculation.has_draft:
+        return
+    if speculation.method not in {"mtp", "draft_model"}:
+        raise Abstain("whether the draft's class can be cut into pipeline stages")
+    classes = speculation.draft.architectures
+    able = [config.catalogue.has_ability(name, "supports_pp") for name in classes]
+    if not able or None in able:
+        raise Abstain(f"whether {', '.join(classes)} can be cut into pipeline stages")
+    if any(able):
+        return
+    yield draft_pipeline.finding(
+        f"the draft {', '.join(classes)} cannot be cut into {stages} pipeline stages",
+        location=speculation.place,
+        fix=without_speculation(speculation),
+        engine_message="Pipeline parallelism is not supported for this model.",
     )

@@ -34,6 +34,11 @@ DEEPSEEK: Final = {
     "num_nextn_predict_layers": 1,
 }
 DENSE: Final = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+QWEN3_DSPARK: Final = {
+    "architectures": ["Qwen3DSparkModel"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+}
 _QWEN4: Final = ("Qwen4ExpForConditionalGeneration", "Qwen4ExpForCausalLM")
 
 

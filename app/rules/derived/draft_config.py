@@ -78,11 +78,10 @@ class _Rewrite:
 
 _REWRITES: Final = (
     _Rewrite("dots3_note_mtp", ("dots3_note",), (), "Dots3NoteMTPModel", absent=1),
-    _Rewrite(
-        "deepseek_mtp",
-        ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "deepseek_v4", "deepseek_v41"),
-        (),
-    ),
+    _Rewrite("deepseek_mtp", ("deepseek_v3",), (), "DeepSeekMTPModel"),
+    _Rewrite("deepseek_mtp", ("deepseek_v32", "glm_moe_dsa"), (), "DeepseekV32MTPModel"),
+    _Rewrite("deepseek_mtp", ("deepseek_v4",), (), "DeepSeekV4MTPModel"),
+    _Rewrite("deepseek_mtp", ("deepseek_v41",)),
     _Rewrite("pangu_ultra_moe_mtp", ("pangu_ultra_moe",), (), "OpenPanguMTPModel"),
     _Rewrite("kimi_k3_mtp", ("kimi_k3",), (), "KimiK3MTPModel", in_text=True),
     _Rewrite("mimo_mtp", (), ("MiMoForCausalLM",), "MiMoMTPModel"),
