@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from app.memory.estimate import estimate
 from app.rules.runner import decide_runner
 from app.rules.runner_features import Moment
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
@@ -77,7 +79,11 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 def _derived(config: ServeConfig) -> dict[str, Any]:
+    body: dict[str, Any] = {}
     try:
-        return {"model_runner": decide_runner(config, Moment.LAST_CHECK).as_json()}
+        body["model_runner"] = decide_runner(config, Moment.LAST_CHECK).as_json()
     except Abstain as question:
-        return {"model_runner": {"version": None, "because": f"it hangs on {question.needs}"}}
+        body["model_runner"] = {"version": None, "because": f"it hangs on {question.needs}"}
+    with suppress(Abstain):
+        body["memory"] = estimate(config).as_json()
+    return body

@@ -1,0 +1,113 @@
+"""Weights, one request's KV cache and a margin, against what a GPU has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.memory.kv_cache import request_bytes
+from app.memory.weights import BYTES, bytes_per_weight, parameters
+from app.rules.derived import derived
+from app.rules.derived.hardware import device_memory
+from app.rules.derived.model_length import max_model_len
+from app.rules.derived.model_sizes import hidden_size, vocab_size
+from app.rules.derived.model_types import model_dtype
+from app.rules.derived.parallel import data_parallel_size, size
+from app.rules.derived.scheduler import max_num_batched_tokens, max_num_seqs
+from app.serve_config.serve_config import Abstain, ServeConfig
+
+GIB: Final = 1024**3
+# CUDA context, NCCL buffers and captured graphs: seen between 0.6 and 2 GiB.
+_FIXED: Final = 1 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes on one GPU. `margin` is for activations, logits and what CUDA itself takes."""
+
+    device: int
+    utilization: float
+    weights: int
+    request_cache: int
+    margin: int
+    tokens: int
+    parameters: int
+
+    @property
+    def allowed(self) -> int:
+        """What vLLM may use of the device."""
+        return int(self.device * self.utilization)
+
+    @property
+    def left_for_cache(self) -> int:
+        """What weights leave of that, without a margin."""
+        return self.allowed - self.weights
+
+    def as_json(self) -> dict[str, Any]:
+        """Render the breakdown, in GiB."""
+        return {
+            "estimate": True,
+            "parameters": self.parameters,
+            "device_gib": _gib(self.device),
+            "allowed_gib": _gib(self.allowed),
+            "weights_gib": _gib(self.weights),
+            "margin_gib": _gib(self.margin),
+            "cache_gib": _gib(max(0, self.left_for_cache - self.margin)),
+            "request_tokens": self.tokens,
+            "request_cache_gib": _gib(self.request_cache),
+        }
+
+
+def _gib(number: int) -> float:
+    return round(number / GIB, 2)
+
+
+@derived
+def estimate(config: ServeConfig) -> Estimate:
+    """Estimate the memory of each GPU.
+
+    Raises:
+        Abstain: the model's config.json or the GPU is not known, or it is no transformer whose
+            parameters can be counted, or weights are kept elsewhere.
+    """
+    for dest in ("cpu_offload_gb", "kv_cache_memory_bytes"):
+        if config[dest]:
+            raise Abstain(f"where memory goes with {dest}")
+    device = device_memory(config)
+    utilization = config["gpu_memory_utilization"]
+    if not isinstance(utilization, int | float):
+        raise Abstain("--gpu-memory-utilization")
+    tokens = max_model_len(config)
+    counted = parameters(config)
+    return Estimate(
+        device=device,
+        utilization=float(utilization),
+        weights=_weights(config),
+        request_cache=request_bytes(config, tokens),
+        margin=_margin(config),
+        tokens=tokens,
+        parameters=counted.total,
+    )
+
+
+def _weights(config: ServeConfig) -> int:
+    """Share the weights out over the ranks."""
+    counted = parameters(config)
+    quantised, plain = bytes_per_weight(config)
+    ranks, stages = size(config, "tensor_parallel_size"), size(config, "pipeline_parallel_size")
+    expert_ranks = ranks
+    if config["enable_expert_parallel"]:
+        expert_ranks = ranks * data_parallel_size(config)
+    return int(
+        counted.embedding * plain / ranks
+        + counted.dense * quantised / (ranks * stages)
+        + counted.experts * quantised / (expert_ranks * stages)
+    )
+
+
+def _margin(config: ServeConfig) -> int:
+    """Allow for one step's activations, and logits of all sequences in fp32, twice."""
+    width = BYTES.get(model_dtype(config).removeprefix("torch."), 2.0)
+    activations = max_num_batched_tokens(config) * hidden_size(config) * 8 * width
+    logits = 2 * max_num_seqs(config) * vocab_size(config) * 4
+    return int(activations + logits / size(config, "tensor_parallel_size")) + _FIXED
