@@ -41,8 +41,17 @@ def test_the_envelope_in_the_document_is_the_one_that_is_read() -> None:
         "model_config": {},
         "draft_model_config": {},
         "hardware": {"gpu": "H100", "count": 8},
+        "ignore": [{"rule": "env-unknown", "reason": "ours"}],
+        "profile": "strict",
     }
-    forms = {"args": ["m"], "command": "vllm serve m", "config": {}, "config_yaml": "model: m"}
+    forms = {
+        "args": ["m"],
+        "command": "vllm serve m",
+        "config": {},
+        "config_yaml": "model: m",
+        "compose": "services: {a: {image: vllm/vllm-openai}}",
+        "python": "LLM('m')",
+    }
     documented = {f.alias or name for name, f in ProposalEnvelope.model_fields.items()}
     assert documented == members.keys() | forms.keys()
     for form, value in forms.items():
