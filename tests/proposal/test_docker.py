@@ -26,7 +26,7 @@ def texts(text: str) -> list[str]:
         "-dit --rm --init",
         "-p8000:8000 -p 8000:8000 --publish=1:1",
         "--gpus all --ipc=host --shm-size 8g --ulimit memlock=-1",
-        "-v $HOME/.cache:/root/.cache --mount type=bind,src=/a,dst=/b",
+        "-v $HOME/.cache:/srv/cache --mount type=bind,src=/a,dst=/b",
         "--name llm --network host --restart unless-stopped",
         "-e A=1 --env B=2 --env=C=3 -eD=4",
         "--runtime nvidia --security-opt label=disable --device nvidia.com/gpu=all",
