@@ -29,8 +29,11 @@ _CACHE_LABELS: Final = {
 }
 # Words with which vLLM is asked to choose for itself.
 _CHOOSES: Final = frozenset({"auto", ""})
-# Settled by vLLM even where it was given, or compared from another source.
-_NOT_FROM_INFO: Final = frozenset({"block_size", "model", "tokenizer", "served_model_name"})
+# Settled by vLLM even where it was given, compared from another source, or a secret.
+_NOT_FROM_INFO: Final = frozenset(
+    {"block_size", "hf_token", "max_model_len", "model", "served_model_name", "tokenizer"}
+)
+_SAME_DTYPE: Final = {"half": "float16", "float": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,8 @@ def _text(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else str(value)
-    return str(value).removeprefix("torch.")
+    text = str(value).removeprefix("torch.")
+    return _SAME_DTYPE.get(text, text)
 
 
 def _list(names: Any) -> str:

@@ -86,17 +86,23 @@ def test_server_info_tells_what_one_section_alone_has() -> None:
         "model_config": {"max_logprobs": 20, "dtype": "torch.bfloat16", "seed": 0},
         "scheduler_config": {"max_num_seqs": 128, "policy": "fcfs"},
         "parallel_config": {"tensor_parallel_size": 2, "seed": 7},
+        "load_config": {"max_model_len": 9, "hf_token": "theirs"},
         "additional": None,
     }
     told = running(info=info)
     command = (
         "vllm serve m --max-logprobs 64 --dtype bfloat16 --max-num-seqs 128 --seed 3 "
-        "--tensor-parallel-size 4"
+        "--tensor-parallel-size 4 --hf-token mine --max-model-len -1"
     )
     assert fields(command, told) == {
         "max_logprobs": ("64", "20"),
         "tensor_parallel_size": ("4", "2"),
     }
+
+
+def test_two_words_for_one_type_are_the_same() -> None:
+    told = running(info={"model_config": {"dtype": "torch.float16"}})
+    assert fields("vllm serve m --dtype half", told) == {}
 
 
 def test_engines_that_disagree_are_no_evidence() -> None:
