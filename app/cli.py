@@ -32,6 +32,7 @@ from app.cli_input import (
 from app.documents import decode_json, decode_text, encode_json
 from app.errors import AdmissionError
 from app.inputs import UNUSABLE, answer_lines
+from app.model_facts import configs_of, with_model_configs
 from app.probe.command import probe_command
 from app.proposal.envelope import read_envelope
 from app.proposal.suppression import Profile
@@ -141,6 +142,9 @@ def validate(
         if envelope.vllm_versions:
             raise typer.BadParameter("--vllm-version is given, and the envelope names a version")
         envelope = with_fields(envelope, vllm_versions=tuple(vllm_version))
+    # On the command line a model that is a directory here is read: it is the user's own.
+    configs = configs_of(settings, anywhere=True)
+    envelope = with_model_configs(envelope, library, settings.vllm_version, configs)
     every = settings_listed is SettingsListed.ALL
     verdicts = judge(envelope, library, settings.vllm_version, every_setting=every, policy=policy)
     sys.stdout.write(_RENDERERS[output](verdicts))

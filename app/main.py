@@ -20,6 +20,7 @@ from app.api.proxy import RequestGate, relay_routes
 from app.api.replay_workers import ProcessWorkers
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
+from app.model_facts import configs_of
 from app.relay.dispatch import RelayFirst, own_segments
 from app.settings import Settings
 from app.telemetry.registry import MetricsRegistry, shared_directory
@@ -75,7 +76,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
     )
-    app.state.gates = Gates(settings, library, admitted, gate, metrics, registry, workers)
+    app.state.gates = Gates(
+        settings, configs_of(settings), library, admitted, gate, metrics, registry, workers
+    )
     problems.install(app)
     for module in (validate, upgrade, replay, replay_batch, probe, meta, operations):
         app.include_router(module.router)

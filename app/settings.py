@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.proposal.suppression import Profile
@@ -52,6 +52,17 @@ class Settings(BaseSettings):
         '`{"max_model_len": 32768, "max_logprobs": 1024}`. What is above is rejected as '
         "`site-limit`.",
     )
+    model_root: Path | None = Field(
+        None,
+        description="A directory of models: where a proposal brings no `model_config`, the "
+        "config.json of its model is looked for there. Not for admission reviews.",
+    )
+    hub_url: str | None = Field(
+        None,
+        description="A model hub with the layout of huggingface.co, to fetch config.json from, "
+        "at most 1 MiB in 5 s, kept for ten minutes. Without it nothing is fetched.",
+    )
+    hub_token: SecretStr | None = Field(None, description="Bearer token for that hub.")
     max_body_bytes: int = Field(
         8 * 1024 * 1024, gt=0, description="Largest body taken by /validate, in bytes."
     )

@@ -11,6 +11,7 @@ from app.api.metrics import GateMetrics
 from app.api.proxy import RequestGate
 from app.api.replay_workers import ReplayWorkers
 from app.catalogue import CatalogueLibrary
+from app.model_facts import ModelConfigs
 from app.settings import Settings
 from app.telemetry.registry import MetricsRegistry
 
@@ -23,6 +24,7 @@ class Gates:
     """
 
     settings: Settings
+    model_configs: ModelConfigs
     library: CatalogueLibrary
     admitted: Admitted
     request_gate: RequestGate

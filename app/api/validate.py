@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from app.api import schemas
@@ -15,6 +16,7 @@ from app.api.proposals import REQUEST_BODY, read_proposal
 from app.api.state import gates_of
 from app.documents import encode_json
 from app.errors import InvalidEnvelope, Problem
+from app.model_facts import with_model_configs
 from app.validation import answer, judge, policy_of
 from app.verdict.render.sarif import render_sarif
 from app.verdict.render.text import render_text
@@ -61,6 +63,11 @@ async def validate_proposal(
             problem = Problem("given-twice", "the version is given twice", pointer="/vllm_version")
             raise InvalidEnvelope("vllm_version is in the body and in the query", (problem,))
         envelope = replace(envelope, vllm_versions=tuple(vllm_version))
+    if gates.model_configs:
+        default = gates.settings.vllm_version
+        envelope = await run_in_threadpool(
+            with_model_configs, envelope, gates.library, default, gates.model_configs
+        )
     with gates.metrics.duration.labels("configuration").time():
         verdicts = judge(
             envelope,

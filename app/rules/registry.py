@@ -168,6 +168,7 @@ _DECLARING_MODULES = tuple(
         "app.request_rules.declarations",
         "app.replay.declarations",
         "app.rules.policy",
+        "app.model_facts",
     )
     if importlib.util.find_spec(name) is not None
 )
