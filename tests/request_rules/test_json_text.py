@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.request_rules.json_text import object_at
@@ -16,6 +16,7 @@ _VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     members=st.dictionaries(st.text(), _VALUES, max_size=5),
     indent=st.none() | st.integers(0, 3),
