@@ -39,6 +39,8 @@ _CLASS_RULES: Final = frozenset(
 _PARSER_RULES: Final = ("cli-", "yaml-", "kwargs-")
 # What depends on files that only the server's machine has.
 _FILE_RULES: Final = frozenset({"serve-chat-template-file", "serve-log-config-file"})
+# Classes of which a name stands for an object.
+_NAMED: Final = frozenset({"QuantKey", "QuantSpec"})
 # What is checked when the API server is set up.
 _LAUNCH_RULES: Final = frozenset({"serve-tool-parser", "serve-reasoning-parser", "serve-port"})
 
@@ -260,6 +262,8 @@ def _same(ours: Any, theirs: Any) -> bool:
             return ours in (theirs["$member"], theirs["value"]) or (
                 isinstance(ours, str) and ours.upper() == theirs["$member"]
             )
+        if theirs.get("$class") in _NAMED and isinstance(ours, str):
+            return True  # an object that was given by its name
         if "$class" in theirs and isinstance(ours, Mapping):
             return all(_same(value, theirs.get(key)) for key, value in ours.items())
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -69,14 +69,9 @@ class Declaration:
     good: tuple[Example, ...] = ()
     covers: tuple[str, ...] = ()
 
-    @cached_property
-    def specifier(self) -> SpecifierSet:
-        """The versions, parsed."""
-        return SpecifierSet(self.versions, prereleases=True)
-
     def applies_to(self, version: Version) -> bool:
         """Whether `version` has this rule; a fork counts as the release it is based on."""
-        return self.specifier.contains(Version(version.base_version))
+        return not self.versions or _contains(self.versions, version)
 
     def as_json(self) -> dict[str, Any]:
         """Render as `GET /rules/{id}` does."""
@@ -93,3 +88,8 @@ class Declaration:
             "bad": [example.text for example in self.bad],
             "good": [example.text for example in self.good],
         }
+
+
+@lru_cache(maxsize=4096)
+def _contains(versions: str, version: Version) -> bool:
+    return SpecifierSet(versions, prereleases=True).contains(Version(version.base_version))

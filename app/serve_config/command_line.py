@@ -268,7 +268,10 @@ class _Rewriter:
                 out.append(replace(token, text="--help", written=text))
             elif text.startswith("--"):
                 name, equals, value = text.partition("=")
-                out.append(replace(token, text=f"{_dashes(name)}{equals}{value}", written=text))
+                if "_" in name:
+                    spelt = f"{_dashes(name)}{equals}{value}"
+                    token = replace(token, text=spelt, written=text)
+                out.append(token)
             elif text.startswith("-O") and text != "-O":
                 level = text[3:] if text[2] == "=" else text[2:]
                 out.append(replace(token, text="--optimization-level", written=text))
@@ -407,7 +410,18 @@ def _dashes(name: str) -> str:
 
 
 def _place(word: Word, index: int) -> Location:
-    return replace(word.location, argv_index=index)
+    at = word.location
+    return Location(
+        source=at.source,
+        argv_index=index,
+        pointer=at.pointer,
+        variable=at.variable,
+        line=at.line,
+        column=at.column,
+        end_line=at.end_line,
+        end_column=at.end_column,
+        text=at.text,
+    )
 
 
 def spelling_fix(token: Token, text: str, description: str, *, safe: bool) -> Fix | None:

@@ -32,7 +32,7 @@ _BY_NAME: Final = frozenset(
     {"validate_mode_before", "validate_cudagraph_mode_before", "validate_backend_before"}
     | {"validate_mla_prefill_backend_before", "_parse_attention_backend"}
 )
-_AUTO_IS_NONE: Final = frozenset({"_parse_attention_backend"})
+_AUTO_IS_NONE: Final = frozenset({"_parse_attention_backend", "validate_backend_before"})
 # `before` validators that fold case and dashes.
 _FOLDING: Final = ("_normalize_",)
 # `before` validators that split a string at commas and leave all else to the field's type.
@@ -97,9 +97,10 @@ def check_field(catalogue: Catalogue, name: str, field: str, value: Any) -> list
 
 def typed_value(field: ConfigField, value: Any) -> Any:
     """Give the value as pydantic would have it; one that cannot be judged stays as it is."""
-    if _is_open(value) or any(entry[0] in _BY_NAME | _NAMING for entry in field.validators):
-        return value
     validators = [str(entry[0]) for entry in field.validators]
+    if _is_open(value) or any(name in _BY_NAME | _NAMING for name in validators):
+        automatic = isinstance(value, str) and value.lower() == "auto"
+        return None if automatic and _AUTO_IS_NONE & {*validators} else value
     if isinstance(value, str) and any(name.startswith(_FOLDING) for name in validators):
         value = value.lower().replace("-", "_")
     if isinstance(value, str) and any(name in _SPLITTING for name in validators):
@@ -107,7 +108,7 @@ def typed_value(field: ConfigField, value: Any) -> Any:
     if nested_class(field.type) is not None:
         return value
     try:
-        typed = _adapter(json.dumps(field.type, sort_keys=True)).validate_json(json.dumps(value))
+        typed = _typed(field.type, value)
     except (TypeError, ValueError, RecursionError):
         return value
     return value if isinstance(typed, Enum | Path) else typed
@@ -198,7 +199,7 @@ def _field_problems(
         yield from _class_problems(catalogue, nested, value, path)
         return
     try:
-        typed = _adapter(json.dumps(field.type, sort_keys=True)).validate_json(json.dumps(value))
+        typed = _typed(field.type, value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = tuple(step for step in first["loc"] if isinstance(step, int))
@@ -400,8 +401,43 @@ def _only(members: Any) -> Mapping[str, Any]:
     return members if isinstance(members, Mapping) else {"t": "any"}
 
 
+class _ByIdentity:
+    """A type tree as a cache key: equal only to itself, so that nothing is compared."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self, tree: Mapping[str, Any]) -> None:
+        self.tree = tree
+
+    def __hash__(self) -> int:
+        return id(self.tree)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and other.tree is self.tree
+
+
+def _typed(tree: Mapping[str, Any], value: Any) -> Any:
+    """Give the value as pydantic reads it from JSON.
+
+    Raises:
+        ValidationError: it is not of the type.
+    """
+    plain, adapter = _reader_of(_ByIdentity(tree))
+    if type(value) in plain:  # as it is; pydantic would be asked to no other end
+        return value
+    return adapter.validate_json(json.dumps(value))
+
+
+@lru_cache(maxsize=8192)
+def _reader_of(tree: _ByIdentity) -> tuple[frozenset[type], TypeAdapter[Any]]:
+    """Give the types of values that a type takes unchanged, and what reads all others."""
+    kinds = {str(part.get("t")) for part in _flat(tree.tree)}
+    plain = {type_ for kind, type_ in _UNCHANGED.items() if kind in kinds}
+    return frozenset(plain), _adapter_for(json.dumps(tree.tree, sort_keys=True))
+
+
 @lru_cache(maxsize=1024)
-def _adapter(type_text: str) -> TypeAdapter[Any]:
+def _adapter_for(type_text: str) -> TypeAdapter[Any]:
     return TypeAdapter(_python_type(json.loads(type_text)))
 
 
@@ -438,6 +474,7 @@ def _python_type(tree: Any) -> Any:
     return _PLAIN.get(str(kind), Any)
 
 
+_UNCHANGED: Final[dict[str, type]] = {"bool": bool, "int": int, "str": str}
 _PLAIN: Final[dict[str, Any]] = {
     "none": type(None),
     "bool": bool,

@@ -111,11 +111,11 @@ class OptionTable:
 
 
 @lru_cache(maxsize=32)
-def _table(catalogue: _ByIdentity) -> OptionTable:
+def _table(catalogue: ByIdentity) -> OptionTable:
     return OptionTable(catalogue.catalogue)
 
 
-class _ByIdentity:
+class ByIdentity:
     """A catalogue as a cache key: equal only to itself, so that nothing large is compared."""
 
     __slots__ = ("catalogue",)
@@ -127,9 +127,9 @@ class _ByIdentity:
         return id(self.catalogue)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and other.catalogue is self.catalogue
+        return isinstance(other, ByIdentity) and other.catalogue is self.catalogue
 
 
 def option_table(catalogue: Catalogue) -> OptionTable:
     """Give the table of a catalogue; built once for each."""
-    return _table(_ByIdentity(catalogue))
+    return _table(ByIdentity(catalogue))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from app.catalogue import Catalogue
@@ -21,7 +22,7 @@ from app.serve_config.diagnostics import bounded, finding
 from app.serve_config.engine_kwargs import read_kwargs
 from app.serve_config.environment import check_environment
 from app.serve_config.launch_args import check_launch
-from app.serve_config.option_table import option_table
+from app.serve_config.option_table import ByIdentity, option_table
 from app.serve_config.serve_args import check_serve_args
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
 from app.serve_config.tokens import Occurrence, Token
@@ -183,11 +184,19 @@ def _with_defaults(
 ) -> dict[str, Setting]:
     """Add the defaults; where further settings may come from something unseen, add that."""
     settings = dict(given)
-    for flag in catalogue.flags:
-        if flag.dest not in settings:
-            value = default_value(flag) if unknown is None else unknown
-            settings[flag.dest] = Setting(value, Origin.DEFAULT)
+    if unknown is not None:
+        for flag in catalogue.flags:
+            settings.setdefault(flag.dest, Setting(unknown, Origin.DEFAULT))
+        return settings
+    for dest, setting in _defaults(ByIdentity(catalogue)).items():
+        settings.setdefault(dest, setting)
     return settings
+
+
+@lru_cache(maxsize=32)
+def _defaults(catalogue: ByIdentity) -> dict[str, Setting]:
+    flags = catalogue.catalogue.flags
+    return {flag.dest: Setting(default_value(flag), Origin.DEFAULT) for flag in flags}
 
 
 def _unknown(unseen: str | None, open_words: tuple[Token, ...]) -> Unresolved | None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from packaging.version import Version
+
 from app.catalogue import Catalogue, Flag
 from app.catalogue.catalogue import Converter
 from app.serve_config import absence
@@ -21,6 +23,8 @@ from app.verdict.finding import Finding
 from app.verdict.fix import Fix, SetFlag
 
 _POWER_OF_TWO: Final = re.compile(r"(1|2|4|8|16|32|64|128|256|512)[kmg]")
+# `name=path` was split at every `=` before.
+_SPLITS_ONCE: Final = Version("0.30.0")
 _HUMAN: Final = frozenset({"human_readable_int", "human_readable_int_or_auto"})
 _JSON: Final = frozenset({"json", "dataclass_json", "union_dict_and_str"})
 
@@ -89,7 +93,7 @@ def _value(occurrence: Occurrence, catalogue: Catalogue, findings: list[Finding]
     read = [_convert(occurrence, token, catalogue, findings) for token in occurrence.values]
     if flag.action == "LoRAParserAction":
         return [
-            _lora(item, token, findings)
+            _lora(item, token, findings, catalogue.version)
             for item, token in zip(read, occurrence.values, strict=True)
             if item not in (None, "")
         ]
@@ -199,11 +203,12 @@ def _unconvertible(occurrence: Occurrence, token: Token, error: ConversionError)
     )
 
 
-def _lora(item: Any, token: Token, findings: list[Finding]) -> Any:
+def _lora(item: Any, token: Token, findings: list[Finding], version: Version) -> Any:
     """Read `name=path` or a JSON object, as `LoRAParserAction` does."""
     if isinstance(item, Unresolved):
         return item
-    if "=" in item and "," not in item and item.count("=") == 1:
+    pair = "=" in item and "," not in item
+    if pair and (item.count("=") == 1 or version >= _SPLITS_ONCE):
         name, _, path = item.partition("=")
         return {"name": name, "path": path}
     try:
@@ -214,7 +219,7 @@ def _lora(item: Any, token: Token, findings: list[Finding]) -> Any:
     else:
         engine = f"Invalid fields for --lora-modules: {shorten(item)}"
     known = {"name", "path", "base_model_name", "is_3d_lora_weight"}
-    if "=" in item and "," not in item:  # split at `=` before it is looked at as JSON
+    if pair:  # split at every `=`
         value, engine = None, "too many values to unpack (expected 2)"
     if isinstance(value, dict) and {"name", "path"} <= value.keys() <= known:
         return value
