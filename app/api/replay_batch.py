@@ -6,6 +6,7 @@ an answer is served too, as long as the answers that wait for it fit in memory s
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
@@ -95,6 +96,11 @@ class BatchResponse(Response):
         self._scope = anyio.CancelScope()
 
         self._rows = rows
+        # As many groups of lines at a time as there are workers, their answers in order.
+        self._places = anyio.Semaphore(gates.settings.replay_workers)
+        self._begun, self._answers = anyio.create_memory_object_stream[asyncio.Task[bytes]](
+            gates.settings.replay_workers
+        )
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Answer; a disconnect ends the work at the line it is at."""
@@ -103,9 +109,9 @@ class BatchResponse(Response):
             self._scope = group.cancel_scope
             group.start_soon(self._receive, receive, into)
             group.start_soon(self._send, send)
-            async with parts:
+            group.start_soon(self._collect)
+            async with parts, self._begun:
                 await self._work(parts)
-            self._waiting.close()
 
     async def _receive(self, receive: Receive, into: MemoryObjectSendStream[bytes]) -> None:
         """Read ahead to the end of the body, then wait for the client to leave."""
@@ -143,7 +149,8 @@ class BatchResponse(Response):
                     await self._answer(cutter.feed(piece))
             self._inflater.finish()
         except AdmissionError as error:
-            await self._put(failure(cutter.number, error))
+            await self._places.acquire()
+            await self._begun.send(asyncio.create_task(_said(failure(cutter.number, error))))
         else:
             await self._answer(cutter.finish())
 
@@ -154,7 +161,26 @@ class BatchResponse(Response):
 
     async def _answer(self, lines: Iterator[Line]) -> None:
         for group in _grouped(lines):
-            await self._put(await self._handle(group))
+            await self._places.acquire()
+            await self._begun.send(asyncio.create_task(self._handle(group)))
+
+    async def _collect(self) -> None:
+        """Put answers into the outbox, in order; end what is begun when the client leaves."""
+        working: asyncio.Task[bytes] | None = None
+        try:
+            async for working in self._answers:
+                text = await working
+                self._places.release()
+                await self._put(text)
+            self._waiting.close()
+        finally:
+            begun = [] if working is None else [working]
+            with suppress(anyio.WouldBlock, anyio.EndOfStream):
+                while True:
+                    begun.append(self._answers.receive_nowait())
+            self._answers.close()
+            for task in begun:
+                task.cancel()
 
     async def _handle(self, lines: Sequence[Line]) -> bytes:
         """Have lines answered in another process, and count what came of them."""
@@ -221,6 +247,10 @@ class Outbox:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+async def _said(text: bytes) -> bytes:
+    return text
 
 
 def _grouped(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -68,7 +68,7 @@ class ProcessWorkers:
                 )
             pool = self._pool
             try:
-                # Not to be cancelled: the process goes on, and its place is taken until it ends.
+                # A scope that is cancelled waits: the process goes on, and its place is taken.
                 with CancelScope(shield=True):
                     result = await asyncio.wrap_future(pool.submit(work, *args, **options))
             except BrokenProcessPool:
