@@ -154,12 +154,14 @@ class RunnerFacts(msgspec.Struct, frozen=True):
     """What `VllmConfig.use_v2_model_runner` depends on.
 
     `default_v2_architectures` are the mixture-of-experts and hybrid models that default to V2
-    where there is such a list (0.28); `rocm_v1_architectures` run on V1 on ROCm. `unsupported`
+    where there is such a list (0.28); `rocm_v1_architectures` run on V1 on ROCm, and
+    `breakable_graph_architectures` without compilation unless told not to. `unsupported`
     has the keys `v2`, `v1` and `dbo`.
     """
 
     default_v2_architectures: tuple[str, ...] = ()
     rocm_v1_architectures: tuple[str, ...] = ()
+    breakable_graph_architectures: tuple[str, ...] = ()
     decision: tuple[RunnerStep, ...] = ()
     helpers: dict[str, tuple[RunnerStep, ...]] = {}
     unsupported: dict[str, tuple[RunnerStep, ...]] = {}
@@ -235,6 +237,8 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     requests: RequestFacts = RequestFacts()
     # Architectures by ability; those under `not_inspected` are not known either way.
     model_abilities: dict[str, tuple[str, ...]] = {}
+    # How an architecture pools and attends, where that is not the default of all.
+    model_pooling: dict[str, dict[str, str]] = {}
     model_facts: ModelFacts = ModelFacts()
     model_configs: dict[str, ModelTypeFacts] = {}
     # The config.json keys that vLLM takes the number of experts from, first match wins.
@@ -299,10 +303,11 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
 
     def has_ability(self, architecture: str, ability: str) -> bool | None:
         """Whether a model class has an ability (`is_hybrid`, `supports_pp`, …); None if unknown."""
+        if architecture not in self._architectures or ability not in self.model_abilities:
+            return None
         if (
-            architecture not in self._architectures
-            or ability not in self.model_abilities
-            or architecture in self._abilities["not_inspected"]
+            architecture in self._abilities["not_inspected"]
+            and ability not in self._abilities["read_in_source"]
         ):
             return None
         return architecture in self._abilities[ability]
@@ -310,7 +315,7 @@ class Catalogue(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _abilities(self) -> Mapping[str, frozenset[str]]:
         sets = {ability: frozenset(names) for ability, names in self.model_abilities.items()}
-        return {"not_inspected": frozenset(), **sets}
+        return {"not_inspected": frozenset(), "read_in_source": frozenset(), **sets}
 
     @cached_property
     def _architectures(self) -> frozenset[str]:

@@ -27,19 +27,6 @@ from app.rules.speculation import Speculation, speculation_of
 from app.serve_config.serve_config import Abstain, ServeConfig
 
 RUNNER_VARIABLE: Final = "VLLM_USE_V2_MODEL_RUNNER"
-
-# Compilation is switched off for these unless told otherwise, in one release or another
-# (`config/vllm.py::_uses_breakable_cudagraph_by_default`).
-_BREAKABLE_GRAPHS: Final = (
-    "DeepseekV32",
-    "DeepseekV4",
-    "Inkling",
-    "Kimi",
-    "MiniMaxM3",
-    "GlmMoeDsa",
-)
-
-
 _PASSES: Final = "compilation_config.pass_config"
 
 
@@ -116,9 +103,24 @@ def _stock_compile(asked: _Asked) -> bool:
     graphs = config.variable("VLLM_USE_BREAKABLE_CUDAGRAPH")
     if graphs is not None:
         return graphs.value.strip() == "0"
-    if any(name.startswith(_BREAKABLE_GRAPHS) for name in architectures(config)):
-        raise Abstain("whether vLLM uses breakable CUDA graphs for this model")
-    return True
+    return not _breakable_graphs_by_default(config)
+
+
+def _breakable_graphs_by_default(config: ServeConfig) -> bool:
+    """Whether vLLM switches compilation off for the model.
+
+    Source: `config/vllm.py::VllmConfig._maybe_enable_breakable_cudagraph`.
+
+    Raises:
+        Abstain: batch invariance or ROCm, where other lists count.
+    """
+    listed = set(config.catalogue.runner.breakable_graph_architectures)
+    named = any(name in listed for name in architectures(config))
+    if named and machine_of(config).kind is MachineKind.ROCM:
+        raise Abstain("whether vLLM uses breakable CUDA graphs for this model on ROCm")
+    if not named and _is_on(config, "VLLM_BATCH_INVARIANT"):
+        raise Abstain("whether batch invariance makes vLLM use breakable CUDA graphs")
+    return named
 
 
 def _sequence_parallelism(asked: _Asked) -> bool:
@@ -171,11 +173,9 @@ def _adaptive_without_graphs(asked: _Asked) -> bool:
 
 
 def _async_pipeline(asked: _Asked) -> bool:
-    if not asked.parallel("pipeline") or asked.config["async_scheduling"] is False:
-        return False
-    if asked.config["async_scheduling"] is None:
-        raise Abstain("whether vLLM turns asynchronous scheduling on")
-    return True
+    # Where nobody asks for it, vLLM has turned it off for V1 with stages before it looks here.
+    on_cpu = asked.moment is Moment.LAST_CHECK and machine_of(asked.config).kind is MachineKind.CPU
+    return asked.parallel("pipeline") and bool(asked.config["async_scheduling"]) and not on_cpu
 
 
 def _draft_is(*methods: str) -> _Present:

@@ -90,6 +90,7 @@ def test_a_model_class_that_ends_its_process_costs_only_itself(facts: dict[str, 
     assert facts["model_abilities"] == {
         "is_hybrid": ["AHybridForCausalLM"],
         "not_inspected": ["BCrashingForCausalLM", "CMissingForCausalLM"],
+        "read_in_source": ["is_hybrid"],
         "supports_lora": ["DPlainForCausalLM"],
     }
     notes = "\n".join(facts["not_captured"])

@@ -367,7 +367,6 @@ def test_a_runner_that_was_asked_for_is_told_what_it_lacks(
         ("0.30.0", "v2", "-tp 2 -cc.pass_config.enable_sp=true", "wide enough"),
         ("0.30.0", "v2", "-cc.mode=1", "config.json"),
         ("0.30.0", "v2", "--mamba-cache-mode all", "config.json"),
-        ("0.32.0", "v1", "-pp 2", "asynchronous scheduling"),
         ("0.32.0", "v1", """--spec-method dflash --spec-model o/d""", "draft model"),
         ("0.33.0", "v1", "--spec-method mtp --spec-tokens 1", "draft model"),
     ],

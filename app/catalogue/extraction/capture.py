@@ -14,6 +14,13 @@ from app.catalogue.extraction.installed import Vllm
 from app.catalogue.extraction.model_abilities import model_ability_facts
 from app.catalogue.extraction.model_configs import model_config_facts
 from app.catalogue.extraction.model_facts import model_facts
+from app.catalogue.extraction.model_syntax import (
+    REGISTRY,
+    ModelSources,
+    pooling_facts,
+    registered,
+    with_source,
+)
 from app.catalogue.extraction.registries import registry_facts
 from app.catalogue.extraction.requests import request_facts
 
@@ -37,6 +44,8 @@ def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> d
             vllm.note(f"environment variable {name}: parsing not recognised")
     registries = registry_facts(vllm)
     registries["attention_backend_matrix"] = attention_backend_matrix(vllm)
+    sources = ModelSources(vllm.source_tree)
+    classes = registered(vllm.syntax_tree(REGISTRY))
     catalogue = {
         "vllm_version": version or vllm.version,
         "captured_on_platform": vllm.platform,
@@ -55,7 +64,10 @@ def capture(vllm: Vllm, *, version: str | None = None, models: bool = True) -> d
         ),
         "model_facts": model_facts(convertor, vllm.syntax_tree("config/model.py")),
         "model_configs": model_config_facts(vllm),
-        "model_abilities": model_ability_facts(vllm) if models else {},
+        "model_abilities": (
+            with_source(model_ability_facts(vllm), sources, classes) if models else {}
+        ),
+        "model_pooling": pooling_facts(sources, classes),
     }
     catalogue["not_captured"] = vllm.not_captured
     return catalogue

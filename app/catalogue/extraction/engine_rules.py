@@ -79,7 +79,8 @@ def replay_facts(config: ast.Module, input_processor: ast.Module) -> dict[str, A
 def runner_facts(config: ast.Module) -> dict[str, Any]:
     """Give what `use_v2_model_runner` depends on.
 
-    Members: `default_v2_architectures`, `rocm_v1_architectures`; `decision`, the steps of the
+    Members: `default_v2_architectures`, `rocm_v1_architectures`,
+    `breakable_graph_architectures`; `decision`, the steps of the
     property in order, with what each reads and gives; `helpers`, the same of the private methods
     that it asks; `unsupported` {"v2", "v1", "dbo": features, each with its label and what it
     depends on}; `messages` {name: text}.
@@ -91,6 +92,7 @@ def runner_facts(config: ast.Module) -> dict[str, Any]:
             {a for name, names in sets.items() if "ROCM" not in name for a in names}
         ),
         "rocm_v1_architectures": _rocm_v1_architectures(config, sets),
+        "breakable_graph_architectures": _breakable_graph_architectures(config),
     }
     choice = known.get("use_v2_model_runner")
     facts["decision"] = _decision(choice) if choice is not None else []
@@ -212,6 +214,27 @@ def _architecture_sets(config: ast.Module) -> dict[str, list[str]]:
         if names and _ARCHITECTURE_SET.search(name):
             found[name] = sorted(names)
     return found
+
+
+def _breakable_graph_architectures(config: ast.Module) -> list[str]:
+    """Architectures that run without compilation, in breakable CUDA graphs, unless told not to.
+
+    A constant of the module, or a list in the condition that asks the variable.
+    """
+    for name, value in _constants(config):
+        names = string_collection(value)
+        if names and "BREAKABLE_CUDAGRAPH" in name:
+            return sorted(names)
+    for node in ast.walk(config):
+        if isinstance(node, ast.If) and _asks(node.test, "VLLM_USE_BREAKABLE_CUDAGRAPH"):
+            for part in ast.walk(node.test):
+                if isinstance(part, ast.Tuple | ast.Set) and (names := string_collection(part)):
+                    return sorted(names)
+    return []
+
+
+def _asks(test: ast.expr, text: str) -> bool:
+    return any(isinstance(node, ast.Constant) and node.value == text for node in ast.walk(test))
 
 
 def _rocm_v1_architectures(config: ast.Module, sets: dict[str, list[str]]) -> list[str]:

@@ -137,6 +137,11 @@ class Vllm:
             return ast.Module(body=[], type_ignores=[])
         return ast.parse(path.read_text(encoding="utf-8"))
 
+    def source_tree(self, relative: str) -> ast.Module | None:
+        """Parse a file that may or may not be there."""
+        path = Path(str(self.package.__file__)).parent / relative
+        return ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+
     def note(self, text: str) -> None:
         """Record what could not be captured."""
         self.not_captured.append(text)

@@ -40,8 +40,12 @@ def model_config_facts(vllm: Vllm) -> dict[str, Any]:
     a key; `text`, the path to the text model's part and the type it has if it does not say so;
     `gated`, keys that count only where another one is true.
     """
-    module = vllm.module("vllm.transformers_utils.config")
-    transformers = vllm.module("transformers")
+    try:
+        module = vllm.module("vllm.transformers_utils.config")
+        transformers = vllm.module("transformers")
+    except ImportError as error:
+        vllm.note(f"model configurations: {describe(error)}")
+        return {}
     own = dict.fromkeys(module._CONFIG_REGISTRY)
     types = sorted({*transformers.CONFIG_MAPPING, *own})
     facts: dict[str, Any] = {}

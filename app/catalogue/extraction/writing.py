@@ -12,6 +12,7 @@ _DEPTH = {
     "model_abilities": 1,
     "model_configs": 1,
     "model_facts": 1,
+    "model_pooling": 1,
     "not_captured": 1,
     "registries": 1,
     "replay": 2,

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from app.rules.derived import derived
-from app.rules.derived.hf_config import MODEL_CONFIG, hf_value
+from app.rules.derived.hf_config import (
+    MODEL_CONFIG,
+    hf_config,
+    hf_text_config,
+    hf_value,
+    knows_model_type,
+)
+from app.rules.derived.model_sizes import is_moe
 from app.serve_config.serve_config import Abstain, ServeConfig
 
 # `config/model.py::_SUFFIX_TO_DEFAULTS`: runner and conversion of a class by the end of its name.
@@ -30,6 +37,12 @@ _BY_SUFFIX: Final = (
     ("RewardModel", "pooling", "embed"),
     ("Model", "pooling", "embed"),
 )
+
+_POOLING_DEFAULTS: Final = {
+    "default_seq_pooling_type": "LAST",
+    "default_tok_pooling_type": "ALL",
+    "attn_type": "decoder",
+}
 
 
 @derived
@@ -57,10 +70,13 @@ def model_class(config: ServeConfig) -> str:
     """
     names = architectures(config)
     known = _registered(config)
-    if config["model_impl"] not in (None, "auto", "vllm"):
-        raise Abstain(f"what --model-impl {config['model_impl']} makes of {', '.join(names)}")
+    implementation = config["model_impl"]
+    if implementation == "terratorch":
+        return "Terratorch"
     if config["model_class_overrides"]:
         raise Abstain("the classes in --model-class-overrides")
+    if implementation == "transformers":
+        return _of_transformers(config)
     taken = next((name for name in names if name in known), None)
     if taken is not None:
         return taken
@@ -69,7 +85,33 @@ def model_class(config: ServeConfig) -> str:
             base = _base(name, known)
             if base is not None:
                 return base
-    raise Abstain(f"what vLLM makes of {', '.join(names)}, which it does not register")
+    if implementation == "vllm":
+        raise Abstain(f"what vLLM makes of {', '.join(names)}, which it does not register")
+    return _of_transformers(config)
+
+
+def _of_transformers(config: ServeConfig) -> str:
+    """Give the class that wraps a model of Transformers (`_get_transformers_backend_cls`).
+
+    Where Transformers has no such model, or one that cannot be wrapped, vLLM refuses.
+
+    Raises:
+        Abstain: a model type that is not known, so that its own code may count.
+    """
+    if not knows_model_type(config):
+        raise Abstain(f"what vLLM makes of {', '.join(architectures(config))}")
+    name = "Transformers"
+    name += "MultiModal" if hf_config(config) is not hf_text_config(config) else ""
+    name += "MoE" if is_moe(config) else ""
+    first = architectures(config)[0]
+    match = next((entry for entry in _BY_SUFFIX if first.endswith(entry[0])), None)
+    runner = config["runner"]
+    if runner in (None, "auto"):
+        runner = match[1] if match is not None else None
+    task = match[2] if match is not None else None
+    if runner == "pooling" and task in ("embed", "classify"):
+        return name + ("EmbeddingModel" if task == "embed" else "ForSequenceClassification")
+    return f"{name}ForCausalLM"
 
 
 @derived
@@ -185,6 +227,18 @@ def convert_type(config: ServeConfig) -> str:
             if runner == default_runner and name.endswith(suffix):
                 return default_convert
     return "embed" if runner == "pooling" else "none"
+
+
+def pooling_default(config: ServeConfig, key: str) -> str:
+    """Give how the model class pools or attends, unless `--pooler-config` says otherwise.
+
+    `key` is `default_seq_pooling_type` (LAST, CLS, MEAN), `default_tok_pooling_type` (ALL, STEP)
+    or `attn_type` (decoder, encoder_only, attention_free, …).
+
+    Source: `model_executor/models/interfaces_base.py::VllmModelForPooling`.
+    """
+    own = config.catalogue.model_pooling.get(model_class(config), {})
+    return own.get(key, _POOLING_DEFAULTS[key])
 
 
 def is_pooling(config: ServeConfig) -> bool:

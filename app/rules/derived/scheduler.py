@@ -22,12 +22,14 @@ from app.rules.derived.hardware import (
     machine_of,
 )
 from app.rules.derived.model import (
+    hf_value,
     is_attention_free,
     is_encoder_decoder,
     is_hybrid,
     is_multimodal,
     is_pooling,
     max_model_len,
+    pooling_default,
     uses_mm_prefix,
 )
 from app.rules.speculation import speculation_of
@@ -36,6 +38,8 @@ from app.serve_config.serve_config import Abstain, ServeConfig
 # Tokens with the all2all backends that batch (`DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP`).
 _BATCHED_DP_TOKENS: Final = 256
 _BATCHED_ALL2ALL: Final = frozenset({"deepep_low_latency", "nixl_ep"})
+_V0_31: Final = Version("0.31.0.dev0")
+_V0_33: Final = Version("0.33.0.dev0")
 _ASYNC_EXECUTORS: Final = frozenset({"uni", "mp", "external_launcher"})
 _ASYNC_METHODS: Final = frozenset(
     {"eagle", "eagle3", "extract_hidden_states", "mtp", "ngram_gpu"}
@@ -60,9 +64,7 @@ def batch_defaults(config: ServeConfig) -> tuple[int, int]:
         raise Abstain("the batch limits of this hardware")
     memory, name = device_memory(config), device_of(config).name.lower()
     small = "a100" in name or (
-        machine.is_cuda
-        and config.catalogue.version >= Version("0.33.0.dev0")
-        and capability(config) == (12, 1)
+        machine.is_cuda and config.catalogue.version >= _V0_33 and capability(config) == (12, 1)
     )
     if memory >= 160 * GIB:
         return 16384, 1024
@@ -97,7 +99,7 @@ def enable_prefix_caching(config: ServeConfig) -> bool:
     if asked is not None:
         return bool(asked)
     if is_pooling(config):
-        raise Abstain("how this pooling model pools")
+        return _pools_causally(config)
     # `attn_type` asks in this order.
     if is_hybrid(config):
         return True
@@ -157,14 +159,43 @@ def _default_limits(config: ServeConfig) -> tuple[int, int]:
 @derived
 def _chunked_prefill_supported(config: ServeConfig) -> bool:
     if is_pooling(config):
-        raise Abstain("how this pooling model pools")
+        return _pools_causally(config)
     return not is_encoder_decoder(config) or is_hybrid(config) or is_attention_free(config)
+
+
+@derived
+def _pools_causally(config: ServeConfig) -> bool:
+    """Whether a pooling model can take a prompt in parts, and reuse prefixes.
+
+    Source: `config/model.py::ModelConfig.attn_type`, `is_chunked_prefill_supported`.
+
+    Raises:
+        Abstain: attention is neither that of a decoder nor of an encoder.
+    """
+    seq = pooling_default(config, "default_seq_pooling_type")
+    if seq == "CLS" or hf_value(config, "is_causal") is False:
+        return False
+    attention = pooling_default(config, "attn_type")
+    if attention == "encoder_only":
+        return False
+    if attention != "decoder":
+        raise Abstain("how this pooling model attends")
+    tok = pooling_default(config, "default_tok_pooling_type")
+    pooling = config["pooler_config.pooling_type"]
+    seq = config["pooler_config.seq_pooling_type"] or (
+        pooling if pooling in ("CLS", "LAST", "MEAN") else seq
+    )
+    tok = config["pooler_config.tok_pooling_type"] or (
+        pooling if pooling in ("ALL", "STEP") else tok
+    )
+    return seq not in ("MEAN", "CLS") and tok != "STEP"
 
 
 @derived
 def executor_backend(config: ServeConfig) -> str:
     """Give `uni`, `mp`, `ray`, `external_launcher`, or the import path of a class.
 
+    On a CPU `uni` later becomes `mp` (`platforms/cpu.py`), after what is compared here.
     A placement group of Ray around the process, which makes vLLM take Ray, is not expected.
     """
     asked = config["distributed_executor_backend"]
@@ -180,14 +211,11 @@ def executor_backend(config: ServeConfig) -> str:
 
 
 @derived
-def async_scheduling_default(config: ServeConfig) -> bool | None:
-    """Whether steps are scheduled while the GPU works; None where V1 with pipeline stages decides.
-
-    With `--async-scheduling` it is what was asked for. The model runner decides about pipeline
-    parallelism: Model Runner V1 with more than one stage gives False, V2 True.
+def async_scheduling(config: ServeConfig) -> bool:
+    """Whether steps are scheduled while the GPU works, once vLLM has settled it.
 
     Raises:
-        Abstain: the draft model or the model is needed and not known.
+        Abstain: the model, the draft model or the model runner is needed and not known.
     """
     if machine_of(config).is_cpu:
         return False  # `platforms/cpu.py` takes it back
@@ -196,17 +224,37 @@ def async_scheduling_default(config: ServeConfig) -> bool | None:
         return bool(asked)
     if is_pooling(config):
         return False
-    speculation = speculation_of(config)
-    if speculation is not None:
-        if speculation.method not in _ASYNC_METHODS:
-            return False
-        if speculation.value("disable_padded_drafter_batch"):
-            return False
-    if executor_backend(config) not in _ASYNC_EXECUTORS:
-        if executor_backend(config) == "ray":
-            return False
+    backend = executor_backend(config)
+    if backend == "ray":
+        return False
+    if backend not in _ASYNC_EXECUTORS:
         raise Abstain("whether this executor can schedule asynchronously")
-    return None if _size(config, "pipeline_parallel_size") > 1 else True
+    release = config.catalogue.version
+    if not _drafts_asynchronously(config):
+        # Since 0.33 it is Model Runner V1 only that cannot.
+        return release >= _V0_33 and _runs_on_v2(config)
+    if _size(config, "pipeline_parallel_size") > 1 and release >= _V0_31:
+        return _runs_on_v2(config)
+    return True
+
+
+def _drafts_asynchronously(config: ServeConfig) -> bool:
+    speculation = speculation_of(config)
+    if speculation is None:
+        return True
+    method = speculation.method
+    if method == "dflash" and config.catalogue.version < _V0_31:
+        return False
+    return method in _ASYNC_METHODS and not speculation.value("disable_padded_drafter_batch")
+
+
+def _runs_on_v2(config: ServeConfig) -> bool:
+    from app.rules.runner import Runner, decide_runner
+
+    version = decide_runner(config).version
+    if version is None:
+        raise Abstain("which model runner vLLM takes")
+    return version is Runner.V2
 
 
 def _batched_dp(config: ServeConfig) -> bool:
