@@ -11,7 +11,17 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from app.admitted import admit
-from app.api import meta, operations, probe, problems, replay, replay_batch, upgrade, validate
+from app.api import (
+    admission,
+    meta,
+    operations,
+    probe,
+    problems,
+    replay,
+    replay_batch,
+    upgrade,
+    validate,
+)
 from app.api.context import RequestContext
 from app.api.document import Service
 from app.api.methods import other_methods
@@ -80,7 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         settings, configs_of(settings), library, admitted, gate, metrics, registry, workers
     )
     problems.install(app)
-    for module in (validate, upgrade, replay, replay_batch, probe, meta, operations):
+    for module in (validate, upgrade, admission, replay, replay_batch, probe, meta, operations):
         app.include_router(module.router)
         app.router.routes.extend(other_methods(module.router.routes))
     own = own_segments(app.router.routes)

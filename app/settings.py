@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.kubernetes.mode import Mode
 from app.proposal.suppression import Profile
 from app.telemetry.access import AccessLog
 
@@ -65,6 +66,14 @@ class Settings(BaseSettings):
     hub_token: SecretStr | None = Field(None, description="Bearer token for that hub.")
     max_body_bytes: int = Field(
         8 * 1024 * 1024, gt=0, description="Largest body taken by /validate, in bytes."
+    )
+    admission_mode: Mode = Field(
+        Mode.WARN,
+        description="What /admission/validate does with findings: `audit`, `warn` or `enforce`. "
+        "/admission/validate/{mode} says it in the path.",
+    )
+    max_review_bytes: int = Field(
+        8 * 1024 * 1024, gt=0, description="Largest admission review taken, in bytes."
     )
     max_replay_bytes: int = Field(
         256 * 1024 * 1024, gt=0, description="Largest body taken by /replay, in bytes."

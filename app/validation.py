@@ -10,7 +10,7 @@ from app.catalogue import Catalogue, CatalogueLibrary
 from app.proposal.envelope import Envelope
 from app.proposal.proposal import Proposal
 from app.proposal.suppression import Profile
-from app.rules.evaluate import validate
+from app.rules.evaluate import judge_only, validate
 from app.rules.policy import Policy
 from app.rules.registry import CrashHook
 from app.serve_config.diagnostics import finding
@@ -26,13 +26,14 @@ def judge(
     *,
     every_setting: bool = False,
     policy: Policy | None = None,
+    mend: bool = True,
 ) -> tuple[Verdict, ...]:
     """Judge each proposal for each version that is asked for.
 
     If none is, for the version that the proposal's container image names, else for the default.
     `on_crash` is told of rules that crashed, which never refuse anything. With `every_setting`,
     verdicts carry the settings that nobody gave too. `policy` is the site's; the envelope can only
-    ask for more.
+    ask for more. Without `mend` no correction is looked for, which is quicker.
 
     Raises:
         UnknownVersion: a version has no catalogue.
@@ -45,7 +46,7 @@ def judge(
         for version in versions_of(envelope, proposal, default_version or library.newest):
             catalogue = library.get(version)
             told = _with_image_findings(proposal, catalogue, asked=bool(envelope.vllm_versions))
-            verdict = validate(
+            verdict = (validate if mend else judge_only)(
                 told, catalogue, on_crash=on_crash, every_setting=every_setting, policy=policy
             )
             verdicts.append(replace(verdict, id=envelope.id, subject=proposal.subject))

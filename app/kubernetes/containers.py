@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from app.errors import InvalidEnvelope
 from app.kubernetes.environment import Environment, named, not_a_string, texts_of
 from app.kubernetes.expansion import Expanded
-from app.kubernetes.manifest import Manifest, Path
+from app.kubernetes.json_writer import JsonWriter
+from app.kubernetes.manifest import JsonPlaces, Manifest, Path, manifest_of
 from app.kubernetes.workloads import PodPlace, pods_of
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
@@ -89,14 +92,34 @@ class _Pod:
         )
         if proposal is None:
             return None
+        subject = self._subject(container)
         return replace(
             proposal,
-            subject=self._subject(container),
+            **self._editing(subject, path),
+            subject=subject,
             files={**files, **proposal.files},
             hardware=self._hardware(container, image),
             findings=(*environment.findings, *words.findings, *proposal.findings),
             workload=self._workload(container, place),
         )
+
+    def _editing(self, subject: str, path: Path) -> dict[str, Any]:
+        """Give what edits go through, for an object that came as JSON."""
+        manifest, stream = self._manifest, self._stream
+        if not isinstance(manifest.places, JsonPlaces):
+            return {}
+
+        def again(text: str) -> Proposal:
+            edited = manifest_of(json.loads(text))
+            others = tuple(edited if other is manifest else other for other in stream)
+            for pod in pods_of(edited):
+                for server in _Pod(edited, pod, others).servers():
+                    if server.subject == subject:
+                        return server
+            raise InvalidEnvelope(f"{subject} starts vLLM no longer")
+
+        source = json.dumps(manifest.data)
+        return {"source": source, "reread": again, "writer": JsonWriter(manifest, path)}
 
     def _subject(self, container: Mapping[str, Any]) -> str:
         parts = [self._manifest.title, self._pod.role, container.get("name")]

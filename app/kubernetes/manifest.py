@@ -94,16 +94,20 @@ def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-class PointedText(LineIndex):
-    """A string of a JSON object; its places say where in the object it stands."""
+OBJECT: Final = "object"
 
-    def __init__(self, text: str, pointer: str) -> None:
-        super().__init__(text, pointer)
+
+class PointedText(LineIndex):
+    """A string of a JSON object, at `path`; its places say where in the object it stands."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        super().__init__(text, OBJECT)
+        self.path = path
 
     def location(self, start: int, end: int, *, argv_index: int | None = None) -> Location:
         """Describe the text between two offsets, with the pointer of the string."""
         place = super().location(start, end, argv_index=argv_index)
-        return replace(place, pointer=self.source)
+        return replace(place, pointer=pointer_of(self.path))
 
 
 @dataclass(frozen=True)
@@ -114,12 +118,12 @@ class JsonPlaces:
 
     def location(self, path: Path) -> Location:
         """Give the pointer."""
-        return Location(pointer=pointer_of(path))
+        return Location(source=OBJECT, pointer=pointer_of(path))
 
     def text(self, path: Path) -> LineIndex:
         """Give the string, its lines counted within it."""
         value = Manifest(self.data, self).at(path)
-        return PointedText(value if isinstance(value, str) else "", pointer_of(path))
+        return PointedText(value if isinstance(value, str) else "", path)
 
 
 @dataclass(frozen=True)

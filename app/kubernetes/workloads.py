@@ -46,6 +46,11 @@ class PodPlace:
     role: str | None = None
 
 
+def is_judged_kind(group: str, kind: str) -> bool:
+    """Whether objects of the kind are judged themselves, so that what they own need not be."""
+    return (group, kind) in _PODS
+
+
 def pods_of(manifest: Manifest) -> Iterator[PodPlace]:
     """Give the pod specs of an object, each with its containers."""
     known = _PODS.get((manifest.group, manifest.kind))

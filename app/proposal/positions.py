@@ -75,23 +75,23 @@ class NestedText(LineIndex):
         encode: Callable[[str], str],
     ) -> None:
         super().__init__(text, around.source)
-        self._around = around
+        self.around = around
         self._offsets = offsets
         self._encode = encode
 
     def line_column(self, offset: int) -> tuple[int, int]:
         """Give the 1-based line and column in the outermost text."""
-        return self._around.line_column(self._offsets[offset])
+        return self.around.line_column(self._offsets[offset])
 
     def location(self, start: int, end: int, *, argv_index: int | None = None) -> Location:
         """Describe the text between two offsets, as it is written in the outermost text."""
-        return self._around.location(
+        return self.around.location(
             self._offsets[start], self._offsets[end], argv_index=argv_index
         )
 
     def span(self, location: Location) -> tuple[int, int] | None:
         """Give the offsets of a location; None if it is not within this text."""
-        outer = self._around.span(location)
+        outer = self.around.span(location)
         if outer is None or outer[0] < self._offsets[0] or outer[1] > self._offsets[-1]:
             return None
         return bisect_left(self._offsets, outer[0]), bisect_left(self._offsets, outer[1])
@@ -106,6 +106,6 @@ class NestedText(LineIndex):
         while kept < min(len(old), len(text)) - start and old[-1 - kept] == text[-1 - kept]:
             kept += 1
         begin, end = self._offsets[start], self._offsets[len(old) - kept]
-        around = self._around.text
+        around = self.around.text
         changed = self._encode(text[start : len(text) - kept])
-        return self._around.whole(around[:begin] + changed + around[end:])
+        return self.around.whole(around[:begin] + changed + around[end:])

@@ -18,7 +18,7 @@ def render(proposal: Proposal) -> dict[str, Any]:
         body["command"] = proposal.source or ""
     elif proposal.form is Form.ARGS:
         body["args"] = [word.text for word in proposal.words]
-    elif proposal.form in {Form.COMPOSE, Form.PYTHON}:
+    elif proposal.form in {Form.COMPOSE, Form.PYTHON, Form.KUBERNETES}:
         body[proposal.form.value] = proposal.source or ""
     elif proposal.form is Form.CONFIG:
         body["config"] = dict(proposal.kwargs or {})
