@@ -13,7 +13,8 @@ from app.api.body import read_body
 from app.api.problems import problem_responses
 from app.api.state import Gates, gates_of
 from app.documents import decode_json, decode_text, encode_json
-from app.kubernetes.review import Decision, Judge, Mode, mutated, validated
+from app.kubernetes.mode import Mode
+from app.kubernetes.review import Decision, Judge, mutated, validated
 from app.validation import judge, policy_of
 
 router = APIRouter(prefix="/admission", tags=["admission"])
