@@ -50,7 +50,10 @@ _UNANSWERABLE: Final = (
     "Invalid repository ID",
     "failed to be inspected",
     "Arctic Inference is required",
+    "Couldn't instantiate the backend tokenizer",
 )
+# Rules of what vLLM refuses right after the configuration, where the oracle has stopped.
+_AFTER_CONFIGURATION: Final = frozenset({"lora-runtime-updating"})
 GPU_COUNT: Final = 8
 
 
@@ -95,6 +98,8 @@ class Compared:
         if any(text in _said(self.answer) for text in _UNANSWERABLE):
             return Outcomes.NOT_ASKED
         refused = self.verdict.outcome is Outcome.REJECTED
+        if self.answer.accepted and self.asked.declaration.id in _AFTER_CONFIGURATION:
+            return Outcomes.NOT_ASKED
         if self.answer.accepted:
             return Outcomes.FALSE_REJECTION if refused else Outcomes.SAME
         if not refused:
