@@ -36,9 +36,11 @@ COUNT: Final = 2000
 GOAL: Final = 0.99
 _BEGIN: Final = "<!-- engine agreement: begin -->"
 _END: Final = "<!-- engine agreement: end -->"
-# The lab has no optional packages; a machine that runs vLLM may.
+# The lab has no optional packages, and newer ones than an old release had; a machine that runs
+# vLLM may. Such a refusal is not vLLM's answer to the configuration.
 _NOT_INSTALLED: Final = re.compile(
     r"No module named|Failed to import Ray|is not installed|Please install|requires the \w+ package"
+    r"|Install via|failed to be inspected|could not locate think start/end tokens"
 )
 _SPECIFIC: Final = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?|'[^']*'|\"[^\"]*\"|\[[^\]]*\]")
 

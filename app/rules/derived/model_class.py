@@ -80,11 +80,12 @@ def model_class(config: ServeConfig) -> str:
     taken = next((name for name in names if name in known), None)
     if taken is not None:
         return taken
-    if not any(_is_generic(name) for name in names):
-        for name in names:
-            base = _base(name, known)
-            if base is not None:
-                return base
+    runner, convert = runner_type(config), convert_type(config)
+    if convert != "none" or implementation == "vllm":
+        bases = (_base(name, known, runner, convert) for name in names)
+        base = next(filter(None, bases), None)
+        if base is not None:
+            return base
     if implementation == "vllm":
         raise Abstain(f"what vLLM makes of {', '.join(names)}, which it does not register")
     return _of_transformers(config)
@@ -119,18 +120,13 @@ def _registered(config: ServeConfig) -> frozenset[str]:
     return frozenset(config.catalogue.registries.get("model_archs", ()))
 
 
-def _is_generic(name: str) -> bool:
-    # Without a conversion the Transformers backend is asked first.
-    match = next((entry for entry in _BY_SUFFIX if name.endswith(entry[0])), None)
-    return match is None or match[2] == "none"
-
-
-def _base(name: str, known: frozenset[str]) -> str | None:
-    suffix = next((entry[0] for entry in _BY_SUFFIX if name.endswith(entry[0])), None)
-    if suffix is None:
-        return None
-    candidates = (name.replace(suffix, other) for other, _, _ in _BY_SUFFIX)
-    return next((candidate for candidate in candidates if candidate in known), None)
+def _base(name: str, known: frozenset[str], runner: str, convert: str) -> str | None:
+    """Give the registered class that a class is made of by conversion (`_normalize_arch`)."""
+    for suffix, its_runner, its_convert in _BY_SUFFIX:
+        if (its_runner, its_convert) == (runner, convert) and name.endswith(suffix):
+            candidates = (name.replace(suffix, other) for other, _, _ in _BY_SUFFIX)
+            return next((candidate for candidate in candidates if candidate in known), None)
+    return None
 
 
 def has_ability(config: ServeConfig, ability: str) -> bool:

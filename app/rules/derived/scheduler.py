@@ -98,7 +98,7 @@ def enable_prefix_caching(config: ServeConfig) -> bool:
     asked = config["enable_prefix_caching"]
     if asked is not None:
         return bool(asked)
-    if is_pooling(config):
+    if _has_pooler(config):
         return _pools_causally(config)
     # `attn_type` asks in this order.
     if is_hybrid(config):
@@ -158,9 +158,13 @@ def _default_limits(config: ServeConfig) -> tuple[int, int]:
 
 @derived
 def _chunked_prefill_supported(config: ServeConfig) -> bool:
-    if is_pooling(config):
+    if _has_pooler(config):
         return _pools_causally(config)
     return not is_encoder_decoder(config) or is_hybrid(config) or is_attention_free(config)
+
+
+def _has_pooler(config: ServeConfig) -> bool:
+    return config["pooler_config"] is not None or is_pooling(config)
 
 
 @derived
