@@ -73,7 +73,6 @@ class _Source(random.Random):
         edges = [context + change for change in (-4, -2, -1, 0, 1)]
         self.outputs: tuple[Any, ...] = (0, 1, 2, 3, *edges, 1000, "2", None, -1)
         self.truncations = (-1, 0, 1, 2, *edges[2:], 1000, None)
-        # Of one token alone, some CPUs cannot run the first step of 0.32.0 (SIGILL in a kernel).
         self.lengths = (2, 2, 3, 5, context // 2, *edges, 5 * context)
 
 
