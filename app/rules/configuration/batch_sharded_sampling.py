@@ -38,6 +38,7 @@ _WITHOUT: Final = Fix("drop --enable-batch-sharded-sampling", (RemoveFlag(_DEST)
     area="batch-sharded-sampling",
     source="vllm/config/vllm.py::VllmConfig._validate_batch_sharded_sampling",
     versions=">=0.29",
+    covers=("batch-sharded-sampling",),
     bad=(
         Example("vllm serve m --enable-batch-sharded-sampling", note="one rank"),
         Example("vllm serve m -tp 4 --max-num-seqs 2 --enable-batch-sharded-sampling"),

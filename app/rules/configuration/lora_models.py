@@ -76,7 +76,7 @@ def inkling_all_reduce(config: ServeConfig) -> Iterator[Finding]:
     area=AREA,
     source="vllm/config/lora.py::LoRAConfig.verify_with_model_config",
     versions=">=0.33",
-    covers=("lora-no-modules",),
+    covers=("lora-model-unsupported",),
     bad=(Example("vllm serve m --enable-lora", model_config=_WITHOUT),),
     good=(Example("vllm serve m --enable-lora", model_config=_DENSE),),
 )

@@ -36,6 +36,7 @@ _UNSET: Final = Fix(
     area=_AREA,
     source=f"{_CLASS}._validate_v2_model_runner",
     versions=">=0.28",
+    covers=("v2-forced-unsupported",),
     bad=(
         Example(
             f"{RUNNER_VARIABLE}=1 vllm serve m -pp 2 "
@@ -81,6 +82,7 @@ def v2_unsupported(config: ServeConfig) -> Iterator[Finding]:
     area=_AREA,
     source=f"{_CLASS}._validate_v2_model_runner",
     versions=">=0.28,<0.33",
+    covers=("v2-forced-no-triton",),
     bad=(Example(f"{RUNNER_VARIABLE}=1 vllm serve m", gpu="cpu"),),
     good=(
         Example(f"{RUNNER_VARIABLE}=1 vllm serve m", gpu="NVIDIA H100"),
@@ -164,6 +166,7 @@ def hisparse(config: ServeConfig) -> Iterator[Finding]:
     area=_AREA,
     source=f"{_CLASS}._validate_v1_model_runner",
     versions=">=0.29",
+    covers=("v1-runner-unsupported",),
     bad=(Example(f"{RUNNER_VARIABLE}=0 vllm serve m -tp 2 --enable-batch-sharded-sampling"),),
     good=(
         Example("vllm serve m -tp 2 --enable-batch-sharded-sampling"),
@@ -233,6 +236,7 @@ def context_parallelism(config: ServeConfig) -> Iterator[Finding]:
     area=_AREA,
     source=f"{_CLASS}.use_v2_model_runner",
     versions=">=0.28",
+    covers=("v2-unsupported-fallback",),
     bad=(
         Example("vllm serve m --enable-dbo", model_config={"architectures": ["Qwen3ForCausalLM"]}),
         Example("vllm serve m --logits-processors p.m:P", versions=">=0.29,<0.31"),
@@ -269,6 +273,7 @@ def fallback(config: ServeConfig) -> Iterator[Finding]:
     area="trace-replay",
     source=f"{_CLASS}._verify_trace_replay_config",
     versions=">=0.29",
+    covers=("trace-replay-v2",),
     bad=(Example(f"{RUNNER_VARIABLE}=0 vllm serve m --enable-trace-replay"),),
     good=(Example("vllm serve m --enable-trace-replay"),),
 )

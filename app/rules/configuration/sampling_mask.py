@@ -60,6 +60,7 @@ def beside(config: ServeConfig, place: Location | None) -> tuple[Location, ...]:
     area=AREA,
     source=_SOURCE,
     versions=">=0.28",
+    covers=("sampling-mask-logprobs-mode",),
     bad=(
         Example("vllm serve m --return-sampling-mask", note="the default is raw_logprobs"),
         Example("vllm serve m --return-sampling-mask --logprobs-mode raw_logits"),
@@ -99,6 +100,7 @@ def logprobs_mode(config: ServeConfig) -> Iterator[Finding]:
     area=AREA,
     source=_SOURCE,
     versions=">=0.28",
+    covers=("sampling-mask-logitproc",),
     bad=(Example(f"{_MASK_COMMAND} --logits-processors pkg.module:Processor"),),
     good=(Example(_MASK_COMMAND), Example("vllm serve m --logits-processors pkg.module:P")),
 )
@@ -162,6 +164,7 @@ def speculative_decoding(config: ServeConfig) -> Iterator[Finding]:
     area=AREA,
     source=_SOURCE,
     versions=">=0.32",
+    covers=("sampling-mask-adaptive",),
     bad=(
         Example(
             f"""{_MASK_COMMAND} --speculative-config '{{"method": "mtp", """
@@ -198,6 +201,7 @@ def adaptive_verification(config: ServeConfig) -> Iterator[Finding]:
     area=AREA,
     source=_SOURCE,
     versions=">=0.28",
+    covers=("sampling-mask-diffusion",),
     bad=(
         Example(
             _MASK_COMMAND,
@@ -231,6 +235,7 @@ def diffusion(config: ServeConfig) -> Iterator[Finding]:
     area=AREA,
     source="vllm/config/vllm.py::VllmConfig.use_v2_model_runner",
     versions=">=0.28",
+    covers=("sampling-mask-v2",),
     bad=(
         Example(f"{RUNNER_VARIABLE}=0 {_MASK_COMMAND}"),
         Example(_MASK_COMMAND, gpu="cpu", note="no Triton"),

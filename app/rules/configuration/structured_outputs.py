@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Final
 
@@ -106,6 +107,40 @@ def parser_replaced(config: ServeConfig) -> Iterator[Finding]:
         related=tuple(p for p in (config.place("reasoning_parser"),) if p is not None),
         fix=Fix("drop the key", (RemoveFlag(f"{OUTPUTS}.reasoning_parser"),), safe=False),
         evidence={"asked": key, "effective": flag, "dest": f"{OUTPUTS}.reasoning_parser"},
+    )
+
+
+@rule(
+    id="structured-output-reasoning-parser",
+    title="The reasoning parser is unknown",
+    explanation="`--reasoning-parser` names a parser that is registered in this version, unless "
+    "`--reasoning-parser-plugin` brings another. vLLM looks it up while it builds the "
+    "configuration. From 0.33 `none` turns it off.",
+    remedy="Use a registered name.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source="vllm/config/reasoning.py::ReasoningConfig.initialize_token_ids",
+    versions=">=0.28",
+    covers=("reasoning-parser-unknown",),
+    bad=(Example("vllm serve m --reasoning-parser qwen33"),),
+    good=(Example("vllm serve m --reasoning-parser qwen3"), Example("vllm serve m")),
+)
+def reasoning_parser(config: ServeConfig) -> Iterator[Finding]:
+    """Look the name up."""
+    name = config["reasoning_parser"]
+    known = config.catalogue.registries.get("reasoning_parsers", ())
+    if not isinstance(name, str) or not name or not known or name in known:
+        return
+    if config["reasoning_parser_plugin"] or name.lower() == "none":
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    yield reasoning_parser.finding(
+        f"{name!r} is no reasoning parser of vLLM {config.catalogue.vllm_version}"
+        f"{f'; did you mean {near[0]}?' if near else ''}",
+        location=config.place("reasoning_parser"),
+        fix=Fix(f"use {near[0]}", (SetFlag("reasoning_parser", near[0]),), safe=False)
+        if near
+        else Fix("drop --reasoning-parser", (RemoveFlag("reasoning_parser"),), safe=False),
     )
 
 
