@@ -6,6 +6,7 @@ A question is one of
     {"kwargs": {...}}                                 `AsyncEngineArgs(**kwargs)`
     {"variables": {...}}                              `vllm.envs` with these set
     {"defaults": true}                                what nothing at all is parsed to
+    {"args": [...], "timed": 100}                     seconds of CPU time for a start and a parse
 
 and an answer has `accepted`, the `stage` that refused (`argparse`, `serve-args`, `engine-args`;
 `done`), the `error`, and the `values` that are no defaults (`lab.inside.values`).

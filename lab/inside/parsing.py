@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -56,6 +57,7 @@ class Parser:
         self.defaults = namespace_values(self._parser.parse_args(["serve"]))
         # Any directory will do for a model; a name is looked up on the hub.
         self._kwargs_defaults = namespace_values(AsyncEngineArgs(model="."))
+        self._start = time.process_time()
 
     def answer(self, question: Mapping[str, Any]) -> Answer:
         """Answer one question; never raises for what vLLM refuses."""
@@ -71,6 +73,8 @@ class Parser:
     def _values(self, question: Mapping[str, Any], stage: list[str]) -> dict[str, Any]:
         if question.get("defaults"):
             return {"serve": self.defaults, "kwargs": self._kwargs_defaults}
+        if "timed" in question:
+            return self._timed(question["timed"], question["args"])
         if "kwargs" in question:
             stage[0] = "engine-args"
             made = self._engine_args(**question["kwargs"])
@@ -88,6 +92,14 @@ class Parser:
             configure(namespace)
         self._command.validate(namespace)
         return values
+
+    def _timed(self, count: int, args: list[str]) -> dict[str, float]:
+        """Give seconds of CPU time: of starting up to here, and of parsing and validating."""
+        began = time.process_time()
+        for _ in range(count):
+            self._command.validate(self._parser.parse_args(["serve", *args]))
+        parse = (time.process_time() - began) / count
+        return {"start": self._start, "parse": parse}
 
     def _variable(self, name: str) -> Any:
         if name not in self._variables:
