@@ -62,6 +62,7 @@ test-image: $(STAMP) $(TOOLS) ## Build the image with buildah, without a registr
 agreement: lab ## Compare our verdicts and our parser with real vLLM's, per version
 	$(BIN)/python -m lab.agreement $(LAB_VERSIONS)
 	$(BIN)/python -m lab.parser_agreement $(LAB_VERSIONS)
+	$(BIN)/python -m lab.engine_agreement $(LAB_VERSIONS)
 
 docs: $(STAMP) openapi ## Write the generated documents: rules, settings, OpenAPI
 	$(BIN)/python -m app.rules.docs docs/rules

@@ -42,6 +42,8 @@ _NOT_INSTALLED: Final = re.compile(
     r"No module named|Failed to import Ray|is not installed|Please install|requires the \w+ package"
     r"|Install via|failed to be inspected|could not locate think start/end tokens"
 )
+# Rules about what vLLM checks only after its engine configuration, where the oracle ends.
+_LATER: Final = frozenset({"lora-runtime-updating"})
 _SPECIFIC: Final = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?|'[^']*'|\"[^\"]*\"|\[[^\]]*\]")
 
 
@@ -72,9 +74,14 @@ class Comparison:
             return Agreement.UNKNOWN
         if self.verdict.outcome is Outcome.UNDETERMINED:
             return Agreement.UNDETERMINED
-        if self.answer.accepted == self.verdict.accepted:
+        if self.answer.accepted != self._refused_in_time:
             return Agreement.SAME
         return Agreement.FALSE_REJECTION if self.answer.accepted else Agreement.MISSED
+
+    @property
+    def _refused_in_time(self) -> bool:
+        errors = {f.rule for f in self.verdict.findings if f.severity is Severity.ERROR}
+        return not self.verdict.accepted and not errors <= _LATER
 
     @property
     def reason(self) -> str:
