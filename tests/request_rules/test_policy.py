@@ -44,7 +44,7 @@ def _examine(
     [
         ({"request-modle": "warn"}, "unknown rule 'request-modle'; did you mean request-model"),
         ({"x": "warn"}, "unknown rule 'x'; there are request-allowed-token-ids"),
-        ({"request-model": "wran"}, "only reject, warn, off; did you mean warn"),
+        ({"request-model": "wran"}, "cannot 'wran', only reject, warn, off"),
         ({"request-model": "repair"}, "request-model cannot 'repair', only reject, warn, off"),
     ],
 )
