@@ -15,8 +15,9 @@ from lab.tests.rollouts import LOGPROBS, NGRAM, Tally
 
 VERSION = "0.32.0"
 MORE_LOGPROBS = ("--max-logprobs", str(LOGPROBS))
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "vllm": MORE_LOGPROBS,
+    "vllm": (*MORE_LOGPROBS, *TOOLS),
     "default_vllm": (),
     "speculating_vllm": (*MORE_LOGPROBS, "--speculative-config", NGRAM),
 }

@@ -164,34 +164,41 @@ def test_the_official_client_streams_what_it_would_get_at_once(client: openai.Op
     assert "".join(part.choices[0].text for part in parts) == once.choices[0].text
 
 
-def test_the_official_client_calls_tools(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="tiny",
-        messages=[{"role": "user", "content": "weather?"}],
-        tools=[WEATHER],
-        tool_choice={"type": "function", "function": {"name": "weather"}},
-        extra_body={"top_k": 4},
-        **{**_seeded(), "max_tokens": 60},
-    )
-    calls = answer.choices[0].message.tool_calls
+def test_the_official_client_calls_tools_as_it_would_without_the_gate(
+    vllm: Server, client: openai.OpenAI
+) -> None:
+    with openai.OpenAI(base_url=f"{vllm.url}/v1", api_key="none", max_retries=0) as direct:
+        through, without = (
+            one.chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "weather?"}],
+                tools=[WEATHER],
+                tool_choice={"type": "function", "function": {"name": "weather"}},
+                extra_body={"top_k": 4},
+                **{**_seeded(), "max_tokens": 60},
+            )
+            for one in (client, direct)
+        )
+    calls, same = through.choices[0].message.tool_calls, without.choices[0].message.tool_calls
     assert calls is not None
-    (call,) = calls
-    assert call.type == "function"
+    assert same is not None
+    (call,), (like,) = calls, same
+    assert call.type == like.type == "function"
+    assert call.function == like.function
     assert call.function.name == "weather"
-    assert json.loads(call.function.arguments)["city"] in {"Oslo", "Rome"}
 
 
 @pytest.mark.parametrize(
     ("change", "error", "status", "rule"),
     [
         ({"model": "other"}, openai.NotFoundError, 404, "request-model"),
-        ({"temperature": -1}, openai.BadRequestError, 400, None),
+        ({"temperature": -1}, openai.BadRequestError, 400, "sampling-mask-temperature"),
         ({"temperature": 0}, openai.BadRequestError, 400, "sampling-mask-temperature"),
         ({"extra_body": {}}, openai.BadRequestError, 400, "sampling-mask-top-k"),
-        ({"max_tokens": 4096}, openai.BadRequestError, 400, "request-context-length"),
+        ({"max_tokens": 4096}, openai.BadRequestError, 400, None),
         ({"top_logprobs": 2**20}, openai.BadRequestError, 400, "request-logprobs-limit"),
         ({"messages": "hello"}, openai.BadRequestError, 400, None),
-        ({"seed": 2**63}, openai.BadRequestError, 400, "request-seed-range"),
+        ({"seed": 2**63}, openai.BadRequestError, 400, None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -251,7 +258,7 @@ KILLERS: dict[str, dict[str, Any]] = {
     "request-allowed-token-ids": {"allowed_token_ids": [i % 1024 for i in range(1025)]},
     "request-logit-bias-size": {"logit_bias": {str(i): 1.0 for i in range(1025)}},
     "request-stop-token-ids": {"stop_token_ids": list(range(129)), "min_tokens": 1},
-    "request-bad-words": {"bad_words": ["ab" * 40] * 1100},
+    "request-bad-words": {"bad_words": [f"{i:04d}" * 100 for i in range(100)]},
 }
 
 
@@ -268,7 +275,8 @@ def test_what_kills_the_engine_is_refused_and_the_engine_lives(vllm: Server, gat
         for path, body in _killing_bodies(change):
             answer = httpx.post(gate + path, json=body, timeout=60)
             assert answer.status_code == 400, (rule, path, answer.text[:300])
-            refused |= {entry["rule"] for entry in answer.json()["error"]["errors"]}
+            # Some are refused by vLLM itself on the OpenAI routes; those it is left to.
+            refused |= {entry["rule"] for entry in answer.json()["error"].get("errors", ())}
     infinite = json.dumps({"token_ids": PROMPT, "sampling_params": MASKED}).replace(
         '"top_k": 4', '"top_k": 4, "logit_bias": {"5": Infinity}'
     )
