@@ -9,6 +9,7 @@ from app.rules.configuration.speculative_method import (
     AREA,
     DEEPSEEK,
     DENSE,
+    NGRAM,
     SOURCE,
     command,
     without_speculation,
@@ -237,3 +238,58 @@ def draft_pipeline(config: ServeConfig) -> Iterator[Finding]:
         fix=without_speculation(speculation),
         engine_message="Pipeline parallelism is not supported for this model.",
     )
+
+
+@rule(
+    id="speculative-draft-class",
+    title="There is no drafting class for that model",
+    explanation="For EAGLE and DFlash vLLM takes the class of the draft's config.json with the "
+    "method in front: `LlamaForCausalLM` becomes `Eagle3LlamaForCausalLM`. An ordinary "
+    "checkpoint of a family for which nobody wrote such a class is refused.",
+    remedy="Use a checkpoint that was made for drafting, or the method `draft_model`.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source="vllm/model_executor/models/registry.py::ModelRegistry._raise_for_unsupported",
+    versions=">=0.28",
+    bad=(
+        Example(
+            command('"method": "dflash", "model": "draft", "num_speculative_tokens": 3'),
+            draft_model_config=DENSE,
+        ),
+    ),
+    good=(
+        Example(
+            command('"method": "eagle3", "model": "draft", "num_speculative_tokens": 3'),
+            draft_model_config={"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        ),
+        Example(f"vllm serve m {NGRAM}"),
+    ),
+)
+def draft_class(config: ServeConfig) -> Iterator[Finding]:
+    """Look the prefixed class up."""
+    speculation = speculation_of(config)
+    if speculation is None or not speculation.has_draft:
+        return
+    prefix = _PREFIXES.get(speculation.method)
+    if prefix is None:
+        return
+    draft = speculation.draft
+    names = draft.architectures
+    if draft.model_type == "eagle" or draft.values.get("auto_map") or not names:
+        return
+    if not all(name.endswith("ForCausalLM") for name in names):
+        return
+    classes = [name if name.startswith(prefix) else f"{prefix}{name}" for name in names]
+    if set(classes) & set(config.catalogue.registries.get("model_archs", ())):
+        return
+    yield draft_class.finding(
+        f"with the method {speculation.method} the draft {speculation.draft_name} would be a "
+        f"{', '.join(classes)}, which vLLM {config.catalogue.vllm_version} does not have",
+        location=speculation.place,
+        fix=without_speculation(speculation),
+        engine_message=f"Model architectures {classes} are not supported for now.",
+        evidence={"architectures": classes},
+    )
+
+
+_PREFIXES: Final = {"eagle": "Eagle", "eagle3": "Eagle3", "dflash": "DFlash"}

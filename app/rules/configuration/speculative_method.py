@@ -34,6 +34,7 @@ DEEPSEEK: Final = {
     "num_nextn_predict_layers": 1,
 }
 DENSE: Final = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+_LLAMA: Final = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 QWEN3_DSPARK: Final = {
     "architectures": ["Qwen3DSparkModel"],
     "model_type": "qwen3",
@@ -250,15 +251,15 @@ def mtp_alias(config: ServeConfig) -> Iterator[Finding]:
     bad=(
         Example(
             command(
-                '"method": "draft_model", "model": "org/eagle3-qwen3", "num_speculative_tokens": 3'
+                '"method": "draft_model", "model": "org/eagle3-llama", "num_speculative_tokens": 3'
             ),
-            draft_model_config=DENSE,
+            draft_model_config=_LLAMA,
         ),
     ),
     good=(
         Example(
             command('"method": "eagle3", "model": "draft", "num_speculative_tokens": 3'),
-            draft_model_config=DENSE,
+            draft_model_config=_LLAMA,
         ),
         Example(
             command('"method": "draft_model", "model": "draft", "num_speculative_tokens": 3'),
