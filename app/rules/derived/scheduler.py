@@ -9,6 +9,7 @@ Source: `engine/arg_utils.py::EngineArgs.get_batch_defaults`,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from packaging.version import Version
@@ -85,7 +86,7 @@ def enable_chunked_prefill(config: ServeConfig) -> bool:
         return False
     if is_encoder_decoder(config):
         return False  # `SchedulerConfig.__post_init__` takes it back
-    return bool(asked) if asked is not None else _chunked_prefill_supported(config)
+    return bool(asked) if asked is not None else chunked_prefill_supported(config)
 
 
 @derived
@@ -148,7 +149,7 @@ def _default_limits(config: ServeConfig) -> tuple[int, int]:
     # Engine arguments ask before the scheduler takes chunking back from encoder-decoders.
     chunked = config["enable_chunked_prefill"]
     if chunked is None:
-        chunked = _chunked_prefill_supported(config)
+        chunked = chunked_prefill_supported(config)
     if not chunked:
         tokens = max(length, tokens)
     if is_multimodal(config) and uses_mm_prefix(config):
@@ -157,7 +158,12 @@ def _default_limits(config: ServeConfig) -> tuple[int, int]:
 
 
 @derived
-def _chunked_prefill_supported(config: ServeConfig) -> bool:
+def chunked_prefill_supported(config: ServeConfig) -> bool:
+    """Whether prompts of this model may be cut (`ModelConfig.is_chunked_prefill_supported`).
+
+    Raises:
+        Abstain: the model's config.json is needed and missing.
+    """
     if _has_pooler(config):
         return _pools_causally(config)
     return not is_encoder_decoder(config) or is_hybrid(config) or is_attention_free(config)
@@ -171,7 +177,7 @@ def _has_pooler(config: ServeConfig) -> bool:
 def _pools_causally(config: ServeConfig) -> bool:
     """Whether a pooling model can take a prompt in parts, and reuse prefixes.
 
-    Source: `config/model.py::ModelConfig.attn_type`, `is_chunked_prefill_supported`.
+    Source: `config/model.py::ModelConfig.attn_type`, `ischunked_prefill_supported`.
 
     Raises:
         Abstain: attention is neither that of a decoder nor of an encoder.
@@ -228,28 +234,64 @@ def async_scheduling(config: ServeConfig) -> bool:
         return bool(asked)
     if is_pooling(config):
         return False
+    return executor_is_asynchronous(config) and async_obstacle(config) is None
+
+
+@derived
+def executor_is_asynchronous(config: ServeConfig) -> bool:
+    """Whether the executor can schedule asynchronously (`supports_async_scheduling`).
+
+    Raises:
+        Abstain: it is a class of somebody else.
+    """
     backend = executor_backend(config)
     if backend == "ray":
-        return False
+        # The older Ray executor cannot; it went with 0.33.
+        variable = config.variable("VLLM_USE_RAY_V2_EXECUTOR_BACKEND")
+        older = variable is not None and variable.value.strip() == "0"
+        return not older or config.catalogue.version >= _V0_33
     if backend not in _ASYNC_EXECUTORS:
         raise Abstain("whether this executor can schedule asynchronously")
-    release = config.catalogue.version
-    if not _drafts_asynchronously(config):
-        # Since 0.33 it is Model Runner V1 only that cannot.
-        return release >= _V0_33 and _runs_on_v2(config)
-    if _size(config, "pipeline_parallel_size") > 1 and release >= _V0_31:
-        return _runs_on_v2(config)
     return True
 
 
-def _drafts_asynchronously(config: ServeConfig) -> bool:
-    speculation = speculation_of(config)
-    if speculation is None:
-        return True
-    method = speculation.method
-    if method == "dflash" and config.catalogue.version < _V0_31:
-        return False
-    return method in _ASYNC_METHODS and not speculation.value("disable_padded_drafter_batch")
+@dataclass(frozen=True, slots=True)
+class AsyncObstacle:
+    """What keeps steps from being scheduled asynchronously, apart from executor and runner type.
+
+    Attributes:
+        kind: `method`, `padded` or `pipeline`.
+        because: in words.
+    """
+
+    kind: str
+    because: str
+
+
+@derived
+def async_obstacle(config: ServeConfig) -> AsyncObstacle | None:
+    """Tell what stands against asynchronous scheduling; since 0.33 on Model Runner V1 only.
+
+    Up to 0.32 `pipeline` stands against the default only, not against asking for it.
+
+    Raises:
+        Abstain: the draft model or the model runner is needed and not known.
+    """
+    release, speculation = config.catalogue.version, speculation_of(config)
+    found = None
+    if speculation is not None:
+        method = speculation.method
+        if method not in _ASYNC_METHODS or (method == "dflash" and release < _V0_31):
+            found = AsyncObstacle("method", f"drafts come from the method {method}")
+        elif speculation.value("disable_padded_drafter_batch"):
+            found = AsyncObstacle("padded", "disable_padded_drafter_batch is on")
+    stages = _size(config, "pipeline_parallel_size")
+    if found is None and stages > 1 and release >= _V0_31 and not _runs_on_v2(config):
+        return AsyncObstacle("pipeline", f"Model Runner V1 has {stages} pipeline stages")
+    # Since 0.33 it is Model Runner V1 only that cannot.
+    if found is not None and release >= _V0_33 and _runs_on_v2(config):
+        return None
+    return found
 
 
 def _runs_on_v2(config: ServeConfig) -> bool:
