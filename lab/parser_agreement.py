@@ -29,7 +29,7 @@ from app.serve_config.serve_config import Origin, Unresolved
 from app.serve_config.values import argument_converter, default_value
 from app.verdict.finding import Finding, Severity
 from lab.environment import Lab, LabError
-from lab.parser_oracle import Answer, Question, ask_parser
+from lab.parser_oracle import Answer, Question, known_answers
 from lab.proposals import proposals
 from lab.proposals.found import found
 
@@ -355,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for version in options.versions or Lab.default().versions():
             catalogue = CatalogueLibrary().get(version)
             questions = proposals(catalogue, options.seed, options.count)
-            head, *answers = ask_parser(version, [{"defaults": True}, *questions])
+            head, *answers = known_answers(version, [{"defaults": True}, *questions])
             compared[version] = list(compare(catalogue, head["values"], questions, answers))
             if options.record is not None:
                 record(options.record / f"{version}.jsonl", questions, answers, head["values"])
