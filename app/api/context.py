@@ -8,10 +8,10 @@ from __future__ import annotations
 from email.utils import formatdate
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.typing import FilteringBoundLogger
 
-from app.relay.headers import request_id_of
+from app.relay.headers import header, request_id_of
 from app.relay.trace import TRACEPARENT, TRACESTATE, next_hop, received_context
 from app.telemetry.access import Access, AccessLog
 from app.telemetry.exchange import Exchange, exchange_of
@@ -37,6 +37,7 @@ class RequestContext:
         self._app = app
         self._access_log = access_log
         self._tracing = tracing
+        self._log: FilteringBoundLogger | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -44,7 +45,7 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         exchange = exchange_of(scope)
-        exchange.request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
+        exchange.request_id = request_id_of(header(scope["headers"], b"x-request-id"))
         scope["request_id"] = exchange.request_id
         if self._tracing is None:
             _join_trace(scope, exchange)
@@ -61,9 +62,13 @@ class RequestContext:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers.setdefault("x-request-id", exchange.request_id)
-                headers.setdefault("date", formatdate(usegmt=True))
+                headers = list(message.get("headers", ()))
+                names = {name for name, _ in headers}
+                if b"x-request-id" not in names:
+                    headers.append((b"x-request-id", exchange.request_id.encode()))
+                if b"date" not in names:
+                    headers.append((b"date", formatdate(usegmt=True).encode()))
+                message["headers"] = headers
             await send(message)
 
         try:
@@ -72,7 +77,9 @@ class RequestContext:
             _log.exception("unexpected error", request_id=exchange.request_id, path=scope["path"])
             raise
         finally:
-            access.end(self._access_log)
+            # Bound once, after logging was configured: that is half of what a line costs.
+            self._log = self._log or _log.bind()
+            access.end(self._access_log, self._log)
 
 
 def _join_trace(scope: Scope, exchange: Exchange) -> None:

@@ -244,7 +244,9 @@ class RelayedExchange:
         self.record.first_byte = time.perf_counter() - sent
         self._phase = "response"
         try:
-            parts: AsyncIterator[bytes] = response.aiter_raw()
+            # httpx's own iterator would do per read what is needed once.
+            assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - a backend's is
+            parts: AsyncIterator[bytes] = aiter(response.stream)
             if inspection is not None:
                 parts = await self._held(inspection, response, parts)
             await self._responder.start(response)

@@ -11,6 +11,7 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -83,10 +84,20 @@ class _ResponseBytes(httpx.AsyncByteStream):
         self._on_close = on_close
         _fail_when_connection_ends(response)
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _as_httpx_errors():
-            async for data in self._response.content.iter_any():
-                yield data
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        # Not a generator: streams come through here once for each of their reads. What has
+        # arrived meanwhile is one read, however many events it is.
+        try:
+            data = await self._response.content.readany()
+        except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError):
+            with _as_httpx_errors():
+                raise
+        if not data:
+            raise StopAsyncIteration
+        return data
 
     async def aclose(self) -> None:
         """Close the connection at once unless the body was read to its end."""
@@ -299,7 +310,12 @@ def _payload(request: httpx.Request) -> bytes | io.BytesIO | AsyncIterator[bytes
 
 def _exact_url(request: httpx.Request) -> URL:
     target = request.extensions.get("target", request.url.raw_path)
-    origin = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+    return _url_of(request.url.scheme, request.url.netloc, target)
+
+
+@lru_cache(maxsize=256)
+def _url_of(scheme: str, authority: bytes, target: bytes) -> URL:
+    origin = f"{scheme}://{authority.decode('ascii')}"
     # RFC 3986 allows only ASCII; other octets are sent percent-encoded, which means the same.
     return URL(origin + quote(target, safe=_ASCII_PRINTABLE), encoded=True)
 

@@ -6,8 +6,8 @@ import time
 from enum import StrEnum
 from typing import Final
 
-import structlog
 from starlette.types import Scope
+from structlog.typing import FilteringBoundLogger
 
 from app.telemetry.exchange import Exchange
 
@@ -16,8 +16,6 @@ _CLIENT_LEFT_STATUS: Final = 499
 _LONGEST_PATH: Final = 256
 # Asked every few seconds by machines.
 _PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
-
-_log = structlog.get_logger("vllm_admission.access")
 
 
 class AccessLog(StrEnum):
@@ -39,8 +37,8 @@ class Access:
         self._exchange = exchange
         self._began = time.perf_counter()
 
-    def end(self, which: AccessLog) -> None:
-        """Log it, if `which` asks for that."""
+    def end(self, which: AccessLog, log: FilteringBoundLogger) -> None:
+        """Log it to `log`, if `which` asks for that."""
         exchange = self._exchange
         exchange.settle(self._scope)
         if which is AccessLog.OFF:
@@ -51,8 +49,8 @@ class Access:
         failed = exchange.failed
         if which is AccessLog.ERRORS and not (failed or status >= 400 or outcome == CLIENT_LEFT):
             return
-        quiet = _log.debug if exchange.route in _PROBES else _log.info
-        log = _log.warning if failed else quiet
+        quiet = log.debug if exchange.route in _PROBES else log.info
+        tell = log.warning if failed else quiet
         seconds = {
             "duration": time.perf_counter() - self._began,
             "own": exchange.own or None,
@@ -60,7 +58,7 @@ class Access:
             "first_byte": exchange.first_byte,
             "client": exchange.client or None,
         }
-        log(
+        tell(
             "request",
             request_id=exchange.request_id,
             trace_id=exchange.trace_id,
