@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short repeat, to see it work")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="measured in each cell")
+    parser.add_argument("--seconds", type=float, default=1.2, help="measured in each cell")
     parser.add_argument("--targets", default="", help="names, separated by commas; default all")
     parser.add_argument("--port", type=int, default=18_100, help="this one and the two after it")
     parser.add_argument("--write", action="store_true", help=f"write {_PAGE.name}")

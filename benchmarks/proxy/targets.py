@@ -101,7 +101,12 @@ def _litellm(scratch: Path, port: int, backend: str) -> Launch:
             *(command, "--config", str(config), "--host", "127.0.0.1"),
             *("--port", str(port), "--num_workers", "1"),
         ],
-        {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        {
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            # It refuses to start without a key; checking none is the faster way.
+            "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+        },
     )
 
 

@@ -33,11 +33,13 @@ BODY = json.dumps(
         "padding": "y" * 64,
     }
 ).encode()
-EVENT = (
+# Not the same text each time: LiteLLM breaks off a stream that repeats itself.
+_EVENTS = [
     b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk",'
-    b'"created":1700000000,"model":"tiny","choices":[{"index":0,"delta":{"content":" token"},'
-    b'"finish_reason":null}]}\n\n'
-)
+    b'"created":1700000000,"model":"tiny","choices":[{"index":0,"delta":{"content":" t%03d"},'
+    b'"finish_reason":null}]}\n\n' % number
+    for number in range(EVENTS)
+]
 DONE = b"data: [DONE]\n\n"
 MODELS = json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model"}]}).encode()
 _JSON = (b"content-type", b"application/json")
@@ -56,8 +58,8 @@ async def backend(scope: Scope, receive: Receive, send: Send) -> None:
         more = message.get("more_body", False)
     if b'"stream": true' in request or b'"stream":true' in request:
         await send({"type": "http.response.start", "status": 200, "headers": [_STREAM]})
-        for _ in range(EVENTS):
-            await send({"type": "http.response.body", "body": EVENT, "more_body": True})
+        for event in _EVENTS:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
         return
