@@ -37,6 +37,7 @@ def _uses_v2(config: ServeConfig) -> bool:
 VALUES: Final[Mapping[str, Callable[[ServeConfig], Any]]] = {
     "max_model_len": model.max_model_len,
     "dtype": model.model_dtype,
+    "quantization": model.quantization_method,
     "runner_type": model.runner_type,
     "convert_type": model.convert_type,
     "is_hybrid": model.is_hybrid,

@@ -58,6 +58,8 @@ from app.rules.derived.model_types import (
     checkpoint_dtype,
     checkpoint_quantization,
     model_dtype,
+    quantization_method,
+    quantization_override,
     requested_quantization,
     supported_dtypes,
 )
@@ -92,6 +94,8 @@ __all__ = [
     "num_kv_heads",
     "num_layers",
     "pooling_default",
+    "quantization_method",
+    "quantization_override",
     "requested_quantization",
     "rope_parameters",
     "runner_type",

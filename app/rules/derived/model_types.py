@@ -98,6 +98,82 @@ def checkpoint_quantization(config: ServeConfig) -> Mapping[str, Any] | None:
     return None
 
 
+# Of these names any asks for the kernels that the checkpoint's method has now.
+_SAME_FAMILY: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "gptq": ("auto_gptq", frozenset({"gptq", "gptq_marlin", "auto_gptq", "marlin"})),
+    "awq": ("auto_awq", frozenset({"awq", "awq_marlin", "auto_awq", "marlin"})),
+}
+
+
+@derived
+def quantization_override(config: ServeConfig) -> str | None:
+    """Give the method that takes a checkpoint over from the one it names; None if none does.
+
+    Source: `override_quantization_method` of the methods, in the order of
+    `config/model.py::ModelConfig._verify_quantization`.
+
+    Raises:
+        Abstain: the checkpoint's algorithm (ModelOpt, MoE WNA16) would have to be read further.
+    """
+    found = checkpoint_quantization(config)
+    if found is None:
+        return None
+    method, asked = str(found["quant_method"]), requested_quantization(config)
+    if asked == "humming":
+        return "humming"
+    name, family = _SAME_FAMILY.get(method, ("", frozenset()))
+    if name and (asked is None or asked in family):
+        return None if method == "awq" and machine_of(config).is_cpu else name
+    if method == "auto-round":
+        return "inc"
+    if method in ("mxfp4", "gpt_oss_mxfp4") and hf_config(config).get("model_type") == "gpt_oss":
+        return "gpt_oss_mxfp4"
+    if asked == "moe_wna16" and method in _SAME_FAMILY:
+        raise Abstain("whether --quantization moe_wna16 takes this checkpoint")
+    if "quant_algo" in found or "quantization" in found:
+        return _modelopt(found)
+    if str(hf_config(config).get("model_type")).startswith("deepseek_v4"):
+        raise Abstain("which method takes a DeepSeek V4 checkpoint")
+    return None
+
+
+def _modelopt(found: Mapping[str, Any]) -> str | None:
+    inner = found.get("quantization")
+    algorithm = found.get("quant_algo") or (
+        inner.get("quant_algo") if isinstance(inner, Mapping) else None
+    )
+    text = str(algorithm or "").upper()
+    for part, method in (
+        ("MIXED_PRECISION", "modelopt_mixed"),
+        ("MXFP8", "modelopt_mxfp8"),
+        ("FP4", "modelopt_fp4"),
+    ):
+        if part in text:
+            return method
+    return "modelopt" if text.startswith("FP8") else None
+
+
+@derived
+def quantization_method(config: ServeConfig) -> str | None:
+    """Give the method that vLLM settles on, or None for none (`_verify_quantization`).
+
+    Where `--quantization` contradicts the checkpoint, which vLLM refuses, it is what was asked.
+
+    Raises:
+        Abstain: config.json is missing, or `--quantization-config` decides.
+    """
+    override = quantization_override(config)
+    if override is not None:
+        return override
+    asked = requested_quantization(config)
+    if asked is not None:
+        return asked
+    found = checkpoint_quantization(config)
+    if found is None and config["quantization_config"] is not None:
+        raise Abstain("the method that --quantization-config stands for")
+    return None if found is None else str(found["quant_method"]) or None
+
+
 def requested_quantization(config: ServeConfig) -> str | None:
     """Give `--quantization` in lower case; None if it was not given."""
     asked = config["quantization"]

@@ -27,6 +27,7 @@ from app.rules.derived.model import (
     num_experts,
     num_kv_heads,
     num_layers,
+    quantization_method,
     runner_type,
     sliding_window,
     text_value,
@@ -209,6 +210,27 @@ def test_the_checkpoint_names_its_quantisation(quantization: dict[str, Any], met
     found = checkpoint_quantization(config_of(model={"quantization_config": quantization}))
     assert found is not None
     assert found["quant_method"] == method
+
+
+@pytest.mark.parametrize(
+    ("options", "quantization", "gpu", "method"),
+    [
+        ("", {"quant_method": "awq"}, "H100", "auto_awq"),
+        ("--quantization awq_marlin", {"quant_method": "awq"}, "H100", "auto_awq"),
+        ("", {"quant_method": "awq"}, "cpu", "awq"),
+        ("", {"quant_method": "gptq"}, "cpu", "auto_gptq"),
+        ("--quantization FP8", None, "H100", "fp8"),
+        ("--quantization fp8", {"quant_method": "gptq"}, "H100", "fp8"),
+        ("", {"quant_method": "compressed-tensors"}, "H100", "compressed-tensors"),
+        ("", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "H100", "modelopt_fp4"),
+        ("", None, "H100", None),
+    ],
+)
+def test_the_method_of_quantisation_that_vllm_settles_on(
+    options: str, quantization: dict[str, Any] | None, gpu: str, method: str | None
+) -> None:
+    model = LLAMA if quantization is None else {**LLAMA, "quantization_config": quantization}
+    assert quantization_method(config_of(options, model, Hardware(gpu))) == method
 
 
 def test_experts_make_a_mixture() -> None:
