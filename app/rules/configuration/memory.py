@@ -82,7 +82,7 @@ def cache(config: ServeConfig) -> Iterator[Finding]:
             f"an estimate: the cache of one request of {found.tokens} tokens takes "
             f"{found.request_cache / GIB:.1f} GiB on each GPU, and the weights leave "
             f"{found.left_for_cache / GIB:.1f} GiB; about {_fits(found)} tokens fit at the most",
-            location=config.place("max_model_len"),
+            location=config.place("max_model_len") or config.place("model"),
             evidence={**found.as_json(), "fits_tokens": _fits(found)},
         )
 

@@ -97,8 +97,16 @@ def enable_prefix_caching(config: ServeConfig) -> bool:
         Abstain: the model's config.json is needed and missing.
     """
     asked = config["enable_prefix_caching"]
-    if asked is not None:
-        return bool(asked)
+    return bool(asked) if asked is not None else prefix_caching_default(config)
+
+
+@derived
+def prefix_caching_default(config: ServeConfig) -> bool:
+    """Whether vLLM would cache prefixes of the model (`is_prefix_caching_supported`).
+
+    Raises:
+        Abstain: the model's config.json is needed and missing.
+    """
     if _has_pooler(config):
         return _pools_causally(config)
     # `attn_type` asks in this order.
