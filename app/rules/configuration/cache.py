@@ -98,8 +98,6 @@ _BERT: Final[dict[str, Any]] = {
     "max_position_embeddings": 512,
     "vocab_size": 30522,
 }
-    """--speculative-config '{"method": "eagle", "model": "d", "num_speculative_tokens": 2}'"""
-)
 
 
 def _drafts_like_eagle(config: ServeConfig) -> bool:
