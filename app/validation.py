@@ -30,7 +30,8 @@ def judge(
 ) -> tuple[Verdict, ...]:
     """Judge each proposal for each version that is asked for.
 
-    If none is, for the version that the proposal's container image names, else for the default.
+    If none is, for the version that the proposal itself names (by an annotation, or by the tag of
+    its container image), else for the default.
     `on_crash` is told of rules that crashed, which never refuse anything. With `every_setting`,
     verdicts carry the settings that nobody gave too. `policy` is the site's; the envelope can only
     ask for more. Without `mend` no correction is looked for, which is quicker.
@@ -45,7 +46,8 @@ def judge(
     for proposal in envelope.proposals:
         for version in versions_of(envelope, proposal, default_version or library.newest):
             catalogue = library.get(version)
-            told = _with_image_findings(proposal, catalogue, asked=bool(envelope.vllm_versions))
+            asked = bool(envelope.vllm_versions or proposal.vllm_version)
+            told = _with_image_findings(proposal, catalogue, asked=asked)
             verdict = (validate if mend else judge_only)(
                 told, catalogue, on_crash=on_crash, every_setting=every_setting, policy=policy
             )
@@ -62,7 +64,7 @@ def versions_of(envelope: Envelope, proposal: Proposal, default: str) -> tuple[s
     """Give the versions to judge a proposal for."""
     image = proposal.image
     named = None if image is None else image.vllm_version
-    return envelope.vllm_versions or (named or default,)
+    return envelope.vllm_versions or (proposal.vllm_version or named or default,)
 
 
 def _with_image_findings(proposal: Proposal, catalogue: Catalogue, *, asked: bool) -> Proposal:

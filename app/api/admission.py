@@ -14,7 +14,7 @@ from app.api.problems import problem_responses
 from app.api.state import Gates, gates_of
 from app.documents import decode_json, decode_text, encode_json
 from app.kubernetes.mode import Mode
-from app.kubernetes.review import Decision, Judge, mutated, validated
+from app.kubernetes.review import Decision, Judge, crashed, mutated, validated
 from app.validation import judge, policy_of
 
 router = APIRouter(prefix="/admission", tags=["admission"])
@@ -92,7 +92,12 @@ async def _answered(
     gates = gates_of(request)
     body = await read_body(request, gates.settings.max_review_bytes)
     began = time.perf_counter()
-    decision = answer(decode_json(decode_text(body)), _judge(gates, mend))
+    data = decode_json(decode_text(body))
+    try:
+        decision = answer(data, _judge(gates, mend))
+    except Exception as error:  # a mistake of ours is no reason to keep anything from a cluster
+        gates.metrics.crashed("admission", error)
+        decision = crashed(data, _MORE_AT)
     gates.metrics.judged(decision.verdicts)
     gates.metrics.reviewed(decision.operation, decision.decision, time.perf_counter() - began)
     return Response(encode_json(decision.body), media_type="application/json")

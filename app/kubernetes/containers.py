@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from app.errors import InvalidEnvelope
 from app.kubernetes.environment import Environment, named, not_a_string, texts_of
+from app.kubernetes.exceptions import exceptions_of
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.manifest import JsonPlaces, Manifest, Path, manifest_of
@@ -22,6 +23,7 @@ from app.proposal.shell import read_shell
 from app.proposal.workload import Workload
 from app.verdict.finding import Finding
 
+ANNOTATIONS: Final = "vllm-admission/"
 VERSION_ANNOTATION: Final = "vllm-admission/vllm-version"
 # Names of whole devices; what the product is, the node's labels tell.
 _DEVICES: Final = {"nvidia.com/gpu": None, "amd.com/gpu": "AMD Instinct"}
@@ -93,6 +95,8 @@ class _Pod:
         if proposal is None:
             return None
         subject = self._subject(container)
+        annotations = self._annotations()
+        version = annotations.get(VERSION_ANNOTATION)
         return replace(
             proposal,
             **self._editing(subject, path),
@@ -101,6 +105,8 @@ class _Pod:
             hardware=self._hardware(container, image),
             findings=(*environment.findings, *words.findings, *proposal.findings),
             workload=self._workload(container, place),
+            vllm_version=None if version is None else version.text,
+            suppressions=tuple(exceptions_of(annotations)),
         )
 
     def _editing(self, subject: str, path: Path) -> dict[str, Any]:
@@ -131,13 +137,14 @@ class _Pod:
             return None
         return Image(text, self._manifest.places.location((*path, "image")))
 
-    def _annotations(self) -> dict[str, str]:
-        template = self._manifest.at((*self._pod.path[:-1], "metadata"))
-        found: dict[str, str] = {}
-        for metadata in (self._manifest.metadata, template):
-            held = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-            if isinstance(held, Mapping):
-                found |= {k: v for k, v in held.items() if isinstance(v, str)}
+    def _annotations(self) -> dict[str, LineIndex]:
+        """Give the annotations of the object and of the pod's template, which win."""
+        found: dict[str, LineIndex] = {}
+        for path in (("metadata",), (*self._pod.path[:-1], "metadata")):
+            held = self._manifest.at((*path, "annotations"))
+            for name, value in held.items() if isinstance(held, Mapping) else ():
+                if name.startswith(ANNOTATIONS) and isinstance(value, str):
+                    found[name] = self._manifest.places.text((*path, "annotations", name))
         return found
 
     def _hardware(self, container: Mapping[str, Any], image: Image | None) -> Hardware | None:
@@ -170,7 +177,6 @@ class _Pod:
             namespace=manifest.namespace,
             pod=self._spec,
             container=container,
-            annotations=self._annotations(),
             group_size=pod.group_size,
             role=pod.role,
             services=tuple(

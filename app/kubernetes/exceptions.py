@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from app.proposal.positions import LineIndex
 from app.proposal.suppression import Suppression
-from app.verdict.location import Location
 
 ANNOTATION: Final = "vllm-admission/ignore"
 
 
-def exceptions_of(annotations: Mapping[str, str]) -> Iterator[Suppression]:
+def exceptions_of(annotations: Mapping[str, LineIndex]) -> Iterator[Suppression]:
     """Give the exceptions of an object; one without a reason is void, and told so."""
-    text = annotations.get(ANNOTATION, "")
-    place = Location(pointer="/metadata/annotations/vllm-admission~1ignore", text=text[:120])
-    for entry in text.split(";"):
+    written = annotations.get(ANNOTATION)
+    if written is None:
+        return
+    place = written.location(0, len(written.text))
+    for entry in written.text.split(";"):
         rule, _, reason = entry.partition(":")
         if rule.strip():
             yield Suppression(rule.strip(), reason.strip(), place)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 
 from app.errors import AdmissionError
-from app.kubernetes.containers import VERSION_ANNOTATION, servers_in
-from app.kubernetes.exceptions import exceptions_of
+from app.kubernetes.containers import servers_in
 from app.kubernetes.json_patch import patch_between
 from app.kubernetes.json_writer import path_of
 from app.kubernetes.manifest import Manifest, manifest_of
 from app.kubernetes.mode import Mode
 from app.kubernetes.workloads import is_judged_kind
 from app.proposal.envelope import Envelope
-from app.proposal.proposal import Proposal
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
 from app.verdict.verdict import Outcome, Verdict
@@ -35,6 +34,9 @@ _MUTABLE: Final = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "CronJob", "LeaderWorkerSet", "ReplicaSet"}
 )
 _ORDER: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+_MIRROR: Final = "kubernetes.io/config.mirror"
+# Findings that the client is told of although they are no warnings.
+_CRASHED: Final = "internal-rule-error"
 
 Judge: TypeAlias = Callable[[Envelope], tuple[Verdict, ...]]
 
@@ -58,6 +60,14 @@ class Review:
     namespace: str
     object: Manifest | None
     old: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdicts on the servers of an object, and what could not be judged."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +131,20 @@ def validated(data: object, mode: Mode, judge: Judge, more_at: str) -> Decision:
     subject = _to_judge(review)
     if subject is None:
         return _decision(review, True, "ignored")
-    try:
-        verdicts = _judged(subject, judge)
-    except AdmissionError as error:
-        # What vLLM would be given cannot be read; that it fails is not known.
-        annotations = {"mode": mode.value, "verdict": "unread"}
-        warnings = _warnings([error.detail], more_at) if mode is not Mode.AUDIT else []
-        return _decision(review, True, "unread", warnings=warnings, annotations=annotations)
-    if not verdicts:
+    judged = _judged(subject, judge)
+    if judged == Judged():
         return _decision(review, True, "ignored")
-    return _answered(review, mode, verdicts, _known_before(review, judge), more_at)
+    return _answered(review, mode, judged, _known_before(review, judge), more_at)
 
 
 def _answered(
     review: Review,
     mode: Mode,
-    verdicts: tuple[Verdict, ...],
+    judged: Judged,
     before: frozenset[tuple[str, ...]],
     more_at: str,
 ) -> Decision:
+    verdicts = judged.verdicts
     rejected = [v for v in verdicts if v.outcome is Outcome.REJECTED]
     fresh = [
         (verdict, finding)
@@ -152,22 +157,25 @@ def _answered(
         (verdict, finding)
         for verdict in verdicts
         for finding in sorted(verdict.findings, key=lambda f: _ORDER.index(f.severity))
-        if finding.severity is not Severity.INFO and not (refused and (verdict, finding) in fresh)
+        if _is_told(finding) and not (refused and (verdict, finding) in fresh)
     ]
     told.sort(key=lambda pair: _ORDER.index(pair[1].severity))
     texts = [_warning(verdict, finding, several=len(verdicts) > 1) for verdict, finding in told]
+    texts.extend(judged.unread)
     annotations = {
         "mode": mode.value,
-        "verdict": _worst(verdicts).value,
+        "verdict": _worst(verdicts).value if verdicts else "unread",
+        "ruleset": version("vllm-admission"),
         "rules": ",".join(dict.fromkeys(f.rule for v in verdicts for f in v.findings))[:1024],
         "vllm-versions": ",".join(dict.fromkeys(v.vllm_version for v in verdicts)),
     }
     if before and rejected and not fresh:
         annotations["ratcheted"] = "true"
+    decision = "allowed" if verdicts else "unread"
     return _decision(
         review,
         not refused,
-        "refused" if refused else ("would-refuse" if fresh else "allowed"),
+        "refused" if refused else ("would-refuse" if fresh else decision),
         status=_status(review, fresh) if refused else None,
         warnings=_warnings(texts, more_at) if mode is not Mode.AUDIT else [],
         annotations={name: text for name, text in annotations.items() if text},
@@ -187,10 +195,7 @@ def mutated(data: object, judge: Judge) -> Decision:
     )
     if subject is None or not changeable:
         return _decision(review, True, "ignored")
-    try:
-        mended, verdicts = _mended(subject, judge)
-    except AdmissionError:
-        return _decision(review, True, "unread")
+    mended, verdicts = _mended(subject, judge)
     operations = list(patch_between(subject.data, mended.data))
     if not operations:
         return _decision(review, True, "unchanged", verdicts=verdicts)
@@ -199,37 +204,45 @@ def mutated(data: object, judge: Judge) -> Decision:
 
 def _mended(subject: Manifest, judge: Judge) -> tuple[Manifest, tuple[Verdict, ...]]:
     """Mend one server after the other, each in the object that the one before left."""
-    verdicts = first = _judged(subject, judge)
+    verdicts = first = _judged(subject, judge).verdicts
     for i in range(len(first)):
         corrected = verdicts[i].corrected if i < len(verdicts) else None
         if corrected is None or not corrected.get("safe") or "kubernetes" not in corrected:
             continue
         subject = manifest_of(json.loads(corrected["kubernetes"]))
-        verdicts = _judged(subject, judge)
+        verdicts = _judged(subject, judge).verdicts
     return subject, first
 
 
-def _judged(subject: Manifest, judge: Judge) -> tuple[Verdict, ...]:
+def _judged(subject: Manifest, judge: Judge) -> Judged:
+    """Judge each server; that one cannot be read says nothing against it, or the others."""
     verdicts: list[Verdict] = []
-    for server in servers_in((subject,)):
-        verdicts.extend(judge(_envelope(server)))
-    return tuple(verdicts)
+    unread: list[str] = []
+    try:
+        servers = servers_in((subject,))
+    except AdmissionError as error:
+        return Judged(unread=(f"not judged: {_told(error)}",))
+    for server in servers:
+        try:
+            verdicts.extend(judge(Envelope(proposal=server)))
+        except AdmissionError as error:
+            unread.append(f"{server.subject} was not judged: {_told(error)}")
+    return Judged(tuple(verdicts), tuple(unread))
 
 
-def _envelope(server: Proposal) -> Envelope:
-    annotations = server.workload.annotations if server.workload is not None else {}
-    version = annotations.get(VERSION_ANNOTATION)
-    suppressions = tuple(exceptions_of(annotations))
-    return Envelope(
-        proposal=replace(server, suppressions=(*server.suppressions, *suppressions)),
-        vllm_versions=() if version is None else (version,),
-    )
+def _told(error: AdmissionError) -> str:
+    return "; ".join([error.detail, *(problem.detail for problem in error.problems)])
 
 
 def _to_judge(review: Review) -> Manifest | None:
     """Give the object, unless there is nothing to judge or its owner is judged instead."""
     if review.object is None or review.sub_resource or review.operation not in {"CREATE", "UPDATE"}:
         return None
+    metadata = review.object.metadata
+    annotations = metadata.get("annotations")
+    mirrored = isinstance(annotations, Mapping) and _MIRROR in annotations
+    if mirrored or metadata.get("deletionTimestamp"):
+        return None  # it runs already, or is on its way out: a refusal would only be in the way
     owners = review.object.metadata.get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():
         if isinstance(owner, Mapping) and owner.get("controller"):
@@ -243,11 +256,12 @@ def _known_before(review: Review, judge: Judge) -> frozenset[tuple[str, ...]]:
     """Give what was already wrong in the object that is being changed."""
     if review.operation != "UPDATE" or review.old is None:
         return frozenset()
-    try:
-        verdicts = _judged(review.old, judge)
-    except AdmissionError:
-        return frozenset()
+    verdicts = _judged(review.old, judge).verdicts
     return frozenset(_identity(v, f) for v in verdicts for f in v.findings if _counts(v, f))
+
+
+def _is_told(finding: Finding) -> bool:
+    return finding.severity is not Severity.INFO or finding.undecided or finding.rule == _CRASHED
 
 
 def _counts(verdict: Verdict, finding: Finding) -> bool:
@@ -307,9 +321,7 @@ def _body(response: dict[str, Any]) -> dict[str, Any]:
 def _status(review: Review, fresh: Sequence[tuple[Verdict, Finding]]) -> dict[str, Any]:
     first_verdict, first = fresh[0]
     more = f" (and {len(fresh) - 1} more)" if len(fresh) > 1 else ""
-    message = (
-        f"vLLM {first_verdict.vllm_version} would not start: {first.message} [{first.rule}]{more}"
-    )
+    message = f"vLLM {first_verdict.vllm_version}: {first.message} [{first.rule}]{more}"
     causes = [
         {
             "reason": "FieldValueInvalid",
@@ -364,13 +376,19 @@ def _warnings(texts: Iterable[str], more_at: str) -> list[str]:
 
 def _shortened(text: str) -> str:
     """Cut the message, not the rule's id at its end."""
-    if len(text) <= _WARNING_LENGTH:
+    if len(text.encode()) <= _WARNING_LENGTH:
         return text
     message, bracket, rule = text.rpartition(" [")
     ending = f"… [{rule}" if bracket else "…"
-    return (message if bracket else text)[: _WARNING_LENGTH - len(ending)] + ending
+    left = _WARNING_LENGTH - len(ending.encode())
+    return (message if bracket else text).encode()[:left].decode(errors="ignore") + ending
 
 
-def rules_named(decision: Decision) -> Iterator[str]:
-    """Give the rules that found something."""
-    yield from dict.fromkeys(f.rule for v in decision.verdicts for f in v.findings)
+def crashed(data: object, more_at: str) -> Decision:
+    """Answer a review that a mistake of ours kept from being judged: it is let through."""
+    try:
+        review = read_review(data)
+    except MalformedReview as error:
+        return _malformed(error)
+    warning = f"vllm-admission failed, so this was not judged; see its log, or {more_at}"
+    return _decision(review, True, "crashed", warnings=[warning])

@@ -114,6 +114,7 @@ class Proposal:
         subject: which of several in one document it is: a compose service, a container.
         suppressions: exceptions from rules that came beside the text.
         workload: the pod it runs in, where the form is kubernetes.
+        vllm_version: the version that is said beside the image (by an annotation), if any.
         image: the container image, if there is one; it may tell the vLLM version.
         only_environment: no command was given, only variables.
         text: the innermost text that the words are written in, such as a script in quotes.
@@ -141,6 +142,7 @@ class Proposal:
     suppressions: tuple[Suppression, ...] = ()
     workload: Workload | None = None
     image: Image | None = None
+    vllm_version: str | None = None
     only_environment: bool = False
     text: LineIndex | None = field(default=None, compare=False, repr=False)
     option_at: Location | None = None

@@ -20,7 +20,6 @@ class Workload:
         kind, name, namespace: of the object.
         pod: the pod's spec.
         container: the server's container in it.
-        annotations: of the pod's template and the object, the template's first.
         group_size: pods of one replica (LeaderWorkerSet, a pod group).
         role: which of several pods of the object it is.
         services: names of the Services in the same namespace, as far as they were given.
@@ -34,7 +33,6 @@ class Workload:
     namespace: str
     pod: Mapping[str, Any]
     container: Mapping[str, Any]
-    annotations: Mapping[str, str]
     group_size: int = 1
     role: str | None = None
     services: tuple[str, ...] = ()
