@@ -29,7 +29,7 @@ _LAYERS: Final = {
     "Qwen4ExpForCausalLM": "ple_layer_ids",
     "Qwen4ExpForConditionalGeneration": "ple_layer_ids",
 }
-_LOADERS: Final = frozenset({"auto", "safetensors", "pt"})
+_LOADERS: Final = ("auto", "safetensors", "pt")
 _DEEPSEEK: Final = {
     "architectures": ["DeepseekV41ForCausalLM"],
     "model_type": "deepseek_v41",

@@ -189,4 +189,4 @@ def mega_moe(config: ServeConfig) -> Iterator[Finding]:
     )
 
 
-_MEGA_MOE: Final = frozenset({"deep_gemm_mega_moe", "aiter_mega_moe"})
+_MEGA_MOE: Final = ("deep_gemm_mega_moe", "aiter_mega_moe")

@@ -226,7 +226,9 @@ def mtp_alias(config: ServeConfig) -> Iterator[Finding]:
     """Look for an old spelling."""
     speculation = speculation_of(config)
     given = None if speculation is None else speculation.value("method")
-    if speculation is None or given == "mtp" or given not in mtp_types(config):
+    if speculation is None or not isinstance(given, str) or given == "mtp":
+        return
+    if given not in mtp_types(config):
         return
     yield mtp_alias.finding(
         f"the method {given} is deprecated and replaced with mtp",

@@ -152,12 +152,13 @@ def qwen3_omni_draft(config: ServeConfig) -> Iterator[Finding]:
 def _is_target(config: ServeConfig) -> bool:
     whole = hf_config(config)
     names = whole.get("architectures")
-    listed = isinstance(names, list) and any(name in _TARGETS for name in names)
+    listed = isinstance(names, list) and any(name in names for name in _TARGETS)
     return whole.get("model_type") == "qwen3_omni_moe" or listed
 
 
 def _class_and_block(draft: Mapping[str, Any], tokens: int | None) -> str | None:
-    if _CLASS not in (draft.get("architectures") or ()):
+    classes = draft.get("architectures")
+    if not isinstance(classes, list) or _CLASS not in classes:
         return f"its architecture is not {_CLASS}"
     block = _value(draft, "block_size")
     if block is None:
