@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from app.memory.layers import layers_of
 from app.rules.declaration import Example
-from app.rules.derived.model import architectures, is_pooling, text_value, uses_mla
+from app.rules.derived.model import is_pooling, text_value, uses_mla
 from app.rules.derived.parallel import size
 from app.rules.derived.scheduler import enable_prefix_caching, prefix_caching_default
 from app.rules.registry import rule
@@ -429,39 +429,6 @@ def prefix_on_pooling(config: ServeConfig) -> Iterator[Finding]:
             fix=Fix(
                 "drop --enable-prefix-caching", (RemoveFlag("enable_prefix_caching"),), safe=False
             ),
-        )
-
-
-@rule(
-    id="cache-prefix-unlimited-ocr",
-    title="Unlimited-OCR switches prefix caching off",
-    explanation="Its reference-window attention would complicate the cache for no gain.",
-    remedy="Leave `--enable-prefix-caching` out.",
-    severity=Severity.WARNING,
-    area=AREA,
-    source="vllm/model_executor/models/config.py::UnlimitedOCRForCausalLMConfig."
-    "verify_and_update_config",
-    covers=("unlimited-ocr-prefix",),
-    bad=(
-        Example(
-            "vllm serve m --enable-prefix-caching",
-            model_config={**_DENSE, "architectures": ["UnlimitedOCRForCausalLM"]},
-            versions=">=0.30",
-        ),
-    ),
-    good=(Example("vllm serve m --enable-prefix-caching", model_config=_DENSE),),
-)
-def unlimited_ocr(config: ServeConfig) -> Iterator[Finding]:
-    """Look for the class."""
-    name = "UnlimitedOCRForCausalLM"
-    if config["enable_prefix_caching"] is not True or config.model_config is None:
-        return
-    known = config.catalogue.registries.get("model_archs", ())
-    if name in architectures(config) and name in known:
-        yield unlimited_ocr.finding(
-            "Unlimited-OCR switches prefix caching off",
-            location=config.place("enable_prefix_caching"),
-            evidence={"dest": "enable_prefix_caching", "asked": True, "effective": False},
         )
 
 
