@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 from collections.abc import Callable, Iterator
@@ -87,15 +88,16 @@ class Results:
 
     def median(self, target: str, load: Load, value: Callable[[Cell], float]) -> float | None:
         """Give the median of a cell's repeats, None if it was not run."""
-        cells = self.of(target, load)
-        return statistics.median(map(value, cells)) if cells else None
+        values = [v for v in map(value, self.of(target, load)) if not math.isnan(v)]
+        return statistics.median(values) if values else None
 
     def added(
         self, target: str, load: Load, value: Callable[[Cell], float]
     ) -> tuple[float, float, float] | None:
         """Give median, least and most of what a target adds to the direct way, by repeat."""
         pairs = zip(self.of(target, load), self.of("direct", load), strict=False)
-        added = [value(cell) - value(direct) for cell, direct in pairs]
+        differences = (value(cell) - value(direct) for cell, direct in pairs)
+        added = [d for d in differences if not math.isnan(d)]
         return (statistics.median(added), min(added), max(added)) if added else None
 
 

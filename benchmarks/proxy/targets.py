@@ -146,7 +146,7 @@ TARGETS: tuple[Target, ...] = (
     Target("vllm-router", _router),
     Target("nginx", _nginx),
     Target("FastAPI + httpx", _plain),
-    Target("LiteLLM", _litellm, concurrency=(1, 64), startup=120.0),
+    Target("LiteLLM", _litellm, concurrency=(16,), startup=120.0),
 )
 
 
