@@ -36,6 +36,10 @@ from app.verdict.fix import Fix, RemoveFlag, SetFlag
 from app.verdict.location import Location
 
 AREA: Final = "scheduler"
+_DIFFUSION: Final = {
+    "architectures": ["DiffusionGemmaForBlockDiffusion"],
+    "model_type": "diffusion_gemma",
+}
 TOKENS: Final = "max_num_batched_tokens"
 SEQUENCES: Final = "max_num_seqs"
 _ACTIVE: Final = "max_num_active_seqs"
@@ -452,13 +456,13 @@ def encoder_decoder(config: ServeConfig) -> Iterator[Finding]:
     bad=(
         Example(
             "vllm serve m --max-num-seqs 256",
-            model_config={"architectures": ["DiffusionGemmaForBlockDiffusion"]},
+            model_config=_DIFFUSION,
         ),
     ),
     good=(
         Example(
             "vllm serve m --max-num-seqs 16",
-            model_config={"architectures": ["DiffusionGemmaForBlockDiffusion"]},
+            model_config=_DIFFUSION,
         ),
         Example("vllm serve m --max-num-seqs 256", model_config=DENSE),
     ),
