@@ -15,9 +15,11 @@ from app.certificates.serving import now
 from app.errors import UnusableInput
 from app.serving import certificate_of
 from app.settings import Settings
+from tests.kubernetes.support import BAD, container, deployment, review
 from tests.support import start_command
 
 NAMES = ("localhost",)
+REVIEW = review(deployment(container(BAD)))
 PLAIN = {"args": ["m", "--return-sampling-mask"], "vllm_version": "0.32.0"}
 
 
@@ -68,8 +70,10 @@ def test_both_ports_answer_and_no_call_fails_while_the_certificate_changes(
                     tls = answer.extensions["network_stream"].get_extra_info("ssl_object")
                     seen.add(tls.getpeercert(True))
                     assert answer.status_code == 200
+                judged = client.post(f"{secure}/admission/validate", json=REVIEW)
+                assert judged.json()["response"]["warnings"]
                 assert client.get(f"{secure}/readyz").text == "ok\n"
-            calls += 2
+            calls += 3
         return calls
 
     with ThreadPoolExecutor(2) as callers:

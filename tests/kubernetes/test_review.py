@@ -219,9 +219,7 @@ def test_warnings_are_counted_in_bytes() -> None:
 
 
 def test_an_open_question_never_refuses_but_is_told() -> None:
-    question = Finding(
-        rule="open", severity=Severity.INFO, message="nobody knows", undecided=True
-    )
+    question = Finding(rule="open", severity=Severity.INFO, message="nobody knows", undecided=True)
     verdict = Verdict.of("0.32.0", [question])
     assert verdict.outcome is Outcome.UNDETERMINED
     response = answered(review(deployment(container(GOOD))), by=lambda _: (verdict,))
