@@ -43,8 +43,20 @@ READ = (
     "enable_trace_replay",
     "mamba_cache_mode",
     "async_scheduling",
+    "spec_model",
+    "spec_tokens",
+    "enable_lora",
+    "max_cpu_loras",
+    "default_mm_loras",
+    "pooler_config",
+    "structured_outputs_config",
+    "engram_config",
 )
-KEYS = ("method", "model", "mode", "pass_config", "enable_sp", "fuse_gemm_comms", "top_k")
+KEYS = (
+    *("method", "model", "mode", "pass_config", "enable_sp", "fuse_gemm_comms", "top_k"),
+    *("num_speculative_tokens", "synthetic_acceptance_rates", "rejection_sample_method"),
+    *("max_model_len", "suffix_decoding_min_token_prob", "dspark_draft_topk", "key"),
+)
 MODEL_KEYS = (
     "architectures",
     "layer_types",
@@ -78,6 +90,7 @@ PROPOSALS = st.fixed_dictionaries(
     },
     optional={
         "model_config": OBJECTS,
+        "draft_model_config": OBJECTS,
         "hardware": st.fixed_dictionaries({"gpu": st.sampled_from(["cpu", "H100", "MI300X", "?"])}),
         "env": st.fixed_dictionaries(
             {"VLLM_USE_V2_MODEL_RUNNER": st.sampled_from(["0", "1", "", "yes", "²"])}
@@ -106,7 +119,9 @@ def test_every_verdict_can_be_rendered_and_a_correction_is_accepted(
         assert isinstance(render([verdict]), str)
     if verdict.corrected is not None:
         facts: dict[str, Any] = {
-            k: envelope[k] for k in ("model_config", "hardware") if k in envelope
+            k: envelope[k]
+            for k in ("model_config", "draft_model_config", "hardware")
+            if k in envelope
         }
         forms = {k: v for k, v in verdict.corrected.items() if k in ("config", "env")}
         assert judge_only(read_envelope({**facts, **forms}).proposal, catalogue).accepted
