@@ -38,9 +38,11 @@ _BEGIN: Final = "<!-- engine agreement: begin -->"
 _END: Final = "<!-- engine agreement: end -->"
 # The lab has no optional packages, and newer ones than an old release had; a machine that runs
 # vLLM may. Such a refusal is not vLLM's answer to the configuration.
-_NOT_INSTALLED: Final = re.compile(
+_NOT_TOLD: Final = re.compile(
     r"No module named|Failed to import Ray|is not installed|Please install|requires the \w+ package"
     r"|Install via|failed to be inspected|could not locate think start/end tokens"
+    # Files of the machine, which nobody told us of.
+    r"|Invalid repository ID or local directory|Failed to load mistral|binary was not found"
 )
 # Rules about what vLLM checks only after its engine configuration, where the oracle ends.
 _LATER: Final = frozenset({"lora-runtime-updating"})
@@ -70,7 +72,7 @@ class Comparison:
     def agreement(self) -> Agreement:
         if self.answer.accepted is None:
             return Agreement.UNKNOWN
-        if not self.answer.accepted and _NOT_INSTALLED.search(self.reason):
+        if not self.answer.accepted and _NOT_TOLD.search(self.reason):
             return Agreement.UNKNOWN
         if self.verdict.outcome is Outcome.UNDETERMINED:
             return Agreement.UNDETERMINED
