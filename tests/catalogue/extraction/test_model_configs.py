@@ -71,7 +71,7 @@ class Vllm:
 
 def test_defaults_aliases_parts_and_gates_are_found() -> None:
     vllm = Vllm()
-    facts = model_config_facts(vllm)  # type: ignore[arg-type] - what it asks of one
+    facts = model_config_facts(vllm)  # type: ignore[arg-type]  # it asks only this of one
     assert facts == {
         "both": {"text": ["thinker_config.text_config", "text"]},
         "text": {
