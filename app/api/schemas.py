@@ -28,7 +28,16 @@ class HardwareModel(Model):
     """What the configuration will run on."""
 
     gpu: str | None = Field(None, description="Product name, e.g. H100-80GB, or `cpu`.")
-    count: int | None = Field(None, ge=0, description="How many on this node.")
+    count: int | None = Field(None, ge=0, description="How many on a node.")
+    memory_gib: float | None = Field(
+        None, gt=0, description="Memory of one device, where the name does not tell it."
+    )
+    capability: str | None = Field(
+        None,
+        pattern=r"^\d{1,2}\.\d$",
+        description='CUDA compute capability, such as "9.0", where the name does not tell it.',
+    )
+    nodes: int | None = Field(None, ge=1, description="How many nodes.")
 
 
 class ProposalEnvelope(Model):
@@ -43,6 +52,9 @@ class ProposalEnvelope(Model):
     config_yaml: str | None = Field(None, description="The text of a vLLM `--config` file.")
     compose: str | None = Field(
         None, description="The text of a compose file; each vLLM service gets a verdict."
+    )
+    kubernetes: str | None = Field(
+        None, description="Kubernetes manifests; each container of vLLM gets a verdict."
     )
     python: str | None = Field(
         None, description="Python source with one `LLM(…)` or `AsyncEngineArgs(…)` call."
@@ -173,7 +185,7 @@ class VerdictModel(Model):
     schema_name: str = Field(alias="schema")
     id: Any = None
     subject: str | None = Field(
-        None, description="Which proposal of the document: a compose service."
+        None, description="Which proposal of the document: a compose service, a container."
     )
     verdict: Literal["accepted", "rejected", "undetermined"]
     accepted: bool
