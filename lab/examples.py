@@ -149,14 +149,16 @@ def example_cases(
 ) -> Iterator[ExampleCase]:
     """Give the examples that hold for a version, of some areas or all.
 
-    `first_only` leaves each rule one bad and one good example.
+    `first_only` leaves each error rule its first bad example, and other rules none.
     """
     wanted = frozenset(areas)
     for entry in default_registry().rules:
         declared = entry.declaration
         if not declared.applies_to(Version(version)) or (wanted and declared.area not in wanted):
             continue
-        for bad, examples in ((True, declared.bad), (False, declared.good)):
+        if first_only and declared.severity is not Severity.ERROR:
+            continue
+        for bad, examples in ((True, declared.bad), (False, () if first_only else declared.good)):
             asked = (e for e in examples if _holds(e, version) and "undecided" not in e.note)
             for example in islice(asked, 1 if first_only else None):
                 yield _example_case(declared, example, bad)

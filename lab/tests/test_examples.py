@@ -17,4 +17,10 @@ def test_vllm_refuses_what_a_rule_says_it_does(compared: tuple[Compared, ...]) -
     wrong = [str(one) for one in compared if one.outcome is Outcomes.FALSE_REJECTION]
 
     assert wrong == []
-    assert sum(one.answer is not None for one in compared) > 20
+    assert sum(one.outcome is Outcomes.SAME for one in compared) > 100
+
+
+def test_nearly_all_are_refused_where_the_rule_says(compared: tuple[Compared, ...]) -> None:
+    elsewhere = [str(one) for one in compared if one.outcome is Outcomes.ANOTHER_REASON]
+
+    assert len(elsewhere) <= len(compared) // 10, elsewhere
