@@ -16,7 +16,7 @@ from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
 from app.certificates.serving import ServingCertificate
 from app.errors import UnusableInput
-from app.event_loop import run_loop
+from app.event_loop import keep_for_good, run_loop
 from app.main import create_app
 from app.proposal.shell import parse_command
 from app.relay.draining import DrainingServer
@@ -44,6 +44,7 @@ def run_service(settings: Settings, host: str, port: int) -> None:
     if settings.workers > 1:
         _run_workers(settings, host, port)
     app = create_app(settings)
+    keep_for_good()
     listener = listen(host, port)
     _announce("vllm-admission", listener)
     if certificate is None or settings.tls_port is None:

@@ -13,7 +13,7 @@ import sys
 import structlog
 
 from app.errors import AdmissionError
-from app.event_loop import run_loop
+from app.event_loop import keep_for_good, run_loop
 from app.inputs import UNUSABLE
 from app.main import create_app
 from app.serving import serve_apps
@@ -34,6 +34,7 @@ def main() -> None:
     except AdmissionError as error:
         sys.stderr.write(f"vllm-admission: {error}\n")
         sys.exit(UNUSABLE)
+    keep_for_good()
     run_loop(serve_apps((app, socket.socket(fileno=listener)), lifeline=sys.stdin.fileno()))
 
 
