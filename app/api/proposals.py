@@ -68,5 +68,6 @@ def _read(text: str, media_type: str) -> Envelope:
         return read_text(text, source="body")
     raise UnsupportedMedia(
         f"Content-Type {media_type!r} is not read; send application/json (an envelope), "
-        "text/plain (a shell command) or application/yaml (a vLLM --config file)"
+        "text/plain (a shell command) or application/yaml (a vLLM --config file, a compose file or "
+        "Kubernetes manifests)"
     )

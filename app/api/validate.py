@@ -55,7 +55,10 @@ async def validate_proposal(
         Query(description="Which settings to list: those given, or all of the version."),
     ] = "given",
 ) -> Response:
-    """Judge a proposal: a JSON envelope, a shell command, a compose file or a `--config` file."""
+    """Judge a proposal: a JSON envelope, a shell command, or YAML of three kinds.
+
+    YAML is Kubernetes manifests, a compose file or a `--config` file.
+    """
     gates = gates_of(request)
     envelope = await read_proposal(request, gates.settings.max_body_bytes, _PARAMETERS)
     if vllm_version:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ from app.kubernetes.environment import Environment, named, not_a_string, texts_o
 from app.kubernetes.exceptions import exceptions_of
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.json_writer import JsonWriter
-from app.kubernetes.manifest import JsonPlaces, Manifest, Path, manifest_of
+from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests
 from app.kubernetes.workloads import PodPlace, pods_of
+from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
 from app.proposal.pieces import Piece
@@ -40,16 +41,40 @@ def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
     Raises:
         MalformedDocument: a script in a container cannot be read.
     """
-    found: list[Proposal] = []
+    found: list[tuple[Manifest, Proposal]] = []
     for manifest in manifests:
         for pod in pods_of(manifest):
-            found.extend(_Pod(manifest, pod, manifests).servers())
+            found.extend((manifest, s) for s in _Pod(manifest, pod, manifests).servers())
+    servers = [server for _, server in found]
     return tuple(
-        replace(server, workload=replace(server.workload, neighbours=_others(found, server)))
+        replace(
+            server,
+            workload=replace(server.workload, neighbours=_others(servers, server)),
+            reread=_rereading(manifests, manifest, number),
+        )
         if server.workload is not None
         else server
-        for server in found
+        for number, (manifest, server) in enumerate(found)
     )
+
+
+def _rereading(
+    manifests: Sequence[Manifest], manifest: Manifest, number: int
+) -> Callable[[str], Proposal]:
+    """Give what reads the server again from an edited text: all of a stream, or one object."""
+
+    def reread(text: str) -> Proposal:
+        if isinstance(manifest.places, YamlPlaces):
+            edited = read_manifests(text, manifest.places.source)
+        else:
+            changed = manifest_of(json.loads(text))
+            edited = tuple(changed if other is manifest else other for other in manifests)
+        servers = servers_in(edited)
+        if number >= len(servers):
+            raise InvalidEnvelope("it starts vLLM no longer")
+        return servers[number]
+
+    return reread
 
 
 def _others(servers: Sequence[Proposal], server: Proposal) -> tuple[Proposal, ...]:
@@ -94,13 +119,12 @@ class _Pod:
         )
         if proposal is None:
             return None
-        subject = self._subject(container)
         annotations = self._annotations()
         version = annotations.get(VERSION_ANNOTATION)
         return replace(
             proposal,
-            **self._editing(subject, path),
-            subject=subject,
+            **self._editing(path),
+            subject=self._subject(container),
             files={**files, **proposal.files},
             hardware=self._hardware(container, image),
             findings=(*environment.findings, *words.findings, *proposal.findings),
@@ -109,23 +133,13 @@ class _Pod:
             suppressions=tuple(exceptions_of(annotations)),
         )
 
-    def _editing(self, subject: str, path: Path) -> dict[str, Any]:
-        """Give what edits go through, for an object that came as JSON."""
-        manifest, stream = self._manifest, self._stream
-        if not isinstance(manifest.places, JsonPlaces):
-            return {}
-
-        def again(text: str) -> Proposal:
-            edited = manifest_of(json.loads(text))
-            others = tuple(edited if other is manifest else other for other in stream)
-            for pod in pods_of(edited):
-                for server in _Pod(edited, pod, others).servers():
-                    if server.subject == subject:
-                        return server
-            raise InvalidEnvelope(f"{subject} starts vLLM no longer")
-
-        source = json.dumps(manifest.data)
-        return {"source": source, "reread": again, "writer": JsonWriter(manifest, path)}
+    def _editing(self, path: Path) -> dict[str, Any]:
+        """Give what edits go through: the text, and what writes into it."""
+        places = self._manifest.places
+        if isinstance(places, YamlPlaces):
+            return {"source": places.index.text, "writer": YamlWriter(places, path)}
+        source = json.dumps(self._manifest.data)
+        return {"source": source, "writer": JsonWriter(self._manifest, path)}
 
     def _subject(self, container: Mapping[str, Any]) -> str:
         parts = [self._manifest.title, self._pod.role, container.get("name")]

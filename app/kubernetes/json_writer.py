@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from app.kubernetes.manifest import Manifest, Path, PointedText, manifest_of
+from app.kubernetes.manifest import Manifest, Path, PointedText
 from app.proposal.changes import Change
 from app.proposal.edit_text import assigned_in_text, edited_words
 from app.proposal.positions import LineIndex, NestedText
@@ -39,9 +39,11 @@ class JsonWriter:
         for i in range(len(spots), -1, -1):
             for at, texts in insertions:
                 if at == i and texts:
-                    data = self._inserted(data, spots, i, texts)
+                    data = self._inserted(data, spots, i, [escaped(t, ()) for t in texts])
             if i > 0 and i - 1 in change.replaced:
-                data = _spliced(data, spots[i - 1], 1, change.replaced[i - 1])
+                open_in = proposal.words[i - 1].unresolved
+                texts = [escaped(text, open_in) for text in change.replaced[i - 1]]
+                data = _spliced(data, spots[i - 1], 1, texts)
         return json.dumps(data)
 
     def set_variable(self, proposal: Proposal, name: str, value: str) -> str | None:
@@ -53,7 +55,7 @@ class JsonWriter:
         path: Path = (*self._container, "env")
         entries = self._manifest.at(path)
         entries = list(entries) if isinstance(entries, list) else []
-        entry = {"name": name, "value": value.replace("$(", "$$(")}
+        entry = {"name": name, "value": escaped(value, ())}
         for i, held in enumerate(entries):
             if isinstance(held, Mapping) and held.get("name") == name:
                 entries[i] = entry
@@ -75,7 +77,7 @@ class JsonWriter:
         if spots and (last := spots[-1]) is not None:
             after: Path = (*last[:-1], int(last[-1]) + 1)
             return _spliced(data, after, 0, texts)
-        return _with_value(data, (*self._container, "args"), [_escaped(t) for t in texts])
+        return _with_value(data, (*self._container, "args"), texts)
 
     def _with(self, path: Path, value: Any) -> str:
         return json.dumps(_with_value(self._manifest.data, path, value))
@@ -95,11 +97,6 @@ def path_of(pointer: str) -> Path:
     return tuple(int(step) if step.isdecimal() else step for step in steps)
 
 
-def reread(text: str) -> Manifest:
-    """Read an object that this module has written."""
-    return manifest_of(json.loads(text))
-
-
 def _script_of(text: LineIndex | None) -> PointedText | None:
     """Give the string of the object that a script is written in."""
     while isinstance(text, NestedText):
@@ -113,11 +110,14 @@ def _spliced(data: Any, spot: Path | None, gone: int, texts: list[str]) -> Any:
     *holder, last = spot
     items = list(_at(data, tuple(holder)))
     at = int(last)
-    items[at : at + gone] = [_escaped(text) for text in texts]
+    items[at : at + gone] = texts
     return _with_value(data, tuple(holder), items)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str, unresolved: tuple[str, ...]) -> str:
+    """Write `$(` so that it stays what it is, unless it names a variable that is open here."""
+    if any(f"$({name})" in text for name in unresolved):
+        return text
     return text.replace("$(", "$$(")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from app.errors import InvalidEnvelope, Problem
+from app.kubernetes.read import read_kubernetes
 from app.proposal.compose import read_compose
 from app.proposal.config_yaml import parse_config_yaml
 from app.proposal.proposal import Entrypoint, Form, Hardware, Proposal, Variable, Word
@@ -17,7 +18,7 @@ from app.proposal.shell import MAX_WORDS, parse_command
 from app.proposal.suppression import Profile, Suppression
 from app.verdict.location import Location
 
-FORMS: Final = ("args", "command", "config", "config_yaml", "compose", "python")
+FORMS: Final = ("args", "command", "config", "config_yaml", "compose", "kubernetes", "python")
 _KEYS: Final = (
     *FORMS,
     *("env", "files", "vllm_version", "vllm_versions", "model_config", "draft_model_config"),
@@ -31,7 +32,8 @@ _CAPABILITY: Final = re.compile(r"(\d{1,2})\.(\d)")
 class Envelope:
     """A proposal to judge, for the versions named, with the caller's `id` for it.
 
-    `more` are the others of the same document: further vLLM services of a compose file.
+    `more` are the others of the same document: further vLLM services of a compose file, further
+    containers of manifests.
     """
 
     proposal: Proposal
@@ -56,12 +58,12 @@ def read_envelope(data: object) -> Envelope:
 
     Exactly one of `args` (what follows `vllm serve`, a list of strings), `command` (shell text),
     `config` (engine kwargs as an object, keys with `_` or `-`), `config_yaml` (the text of a
-    `--config` file), `compose` (that of a compose file) and `python` (source with an `LLM(…)`
-    call). `env` gives environment variables: strings, or integers, which become their
-    digits; null means unset. Booleans and fractions are refused, since `true`, `True` and `1`
-    are three different values to vLLM. `files` gives the text of the files that `--config`
-    names; `model_config` the model's config.json and `draft_model_config` that of a speculative
-    draft model; `hardware` is
+    `--config` file), `compose` (that of a compose file), `kubernetes` (that of manifests, YAML or
+    JSON) and `python` (source with an `LLM(…)` call). `env` gives environment variables: strings,
+    or integers, which become their digits; null means unset. Booleans and fractions are refused,
+    since `true`, `True` and `1` are three different values to vLLM. `files` gives the text of the
+    files that `--config` names; `model_config` the model's config.json and `draft_model_config`
+    that of a speculative draft model; `hardware` is
     `{"gpu": …, "count": …, "memory_gib": …, "capability": "9.0", "nodes": …}`, each optional.
     `ignore` lists exceptions, `{"rule": …, "reason": …}` each; `profile` is `default`, or
     `strict` for warnings to count.
@@ -152,6 +154,8 @@ class _Members:
             return ()
         if form == "compose":
             return read_compose(value, files=along.files)
+        if form == "kubernetes":
+            return read_kubernetes(value)
         if form == "python":
             return (parse_python(value),)
         if form == "command":

@@ -85,9 +85,7 @@ class NestedText(LineIndex):
 
     def location(self, start: int, end: int, *, argv_index: int | None = None) -> Location:
         """Describe the text between two offsets, as it is written in the outermost text."""
-        return self.around.location(
-            self._offsets[start], self._offsets[end], argv_index=argv_index
-        )
+        return self.around.location(self._offsets[start], self._offsets[end], argv_index=argv_index)
 
     def span(self, location: Location) -> tuple[int, int] | None:
         """Give the offsets of a location; None if it is not within this text."""

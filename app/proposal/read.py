@@ -7,6 +7,7 @@ from typing import Final
 
 from app.documents import decode_json
 from app.errors import InvalidEnvelope, MalformedDocument, Problem
+from app.kubernetes.read import is_manifest, looks_like_manifests, read_kubernetes
 from app.proposal.compose import read_compose
 from app.proposal.config_yaml import parse_config_yaml, read_config
 from app.proposal.envelope import Along, Envelope, read_envelope
@@ -14,7 +15,6 @@ from app.proposal.python_source import looks_like_python, parse_python
 from app.proposal.shell import parse_command
 
 _YAML_START: Final = re.compile(r"""(?:---|["']?[\w.-]+["']?[ \t]*:(?:\s|$)|%YAML)""")
-_KUBERNETES: Final = re.compile(r"^(apiVersion|kind)[ \t]*:", re.MULTILINE)
 _TOML: Final = re.compile(r"\[\[?[A-Za-z_][\w.-]*\]\]?[ \t]*(#.*)?")
 _COMPOSE: Final = re.compile(r"^services[ \t]*:[ \t]*(\{.*|#.*)?$", re.MULTILINE)
 
@@ -23,13 +23,13 @@ def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope
     """Read a proposal from text whose form is not told.
 
     Text that begins with `{` is a JSON envelope (or YAML in flow style), text that begins with
-    `key:` a compose file if it has `services`, else a vLLM `--config` file; text that imports
-    something and calls `LLM(…)` or the like is Python; all else is shell text. `source` names
-    the text in locations; `along` is what is known beside it.
+    `key:` Kubernetes manifests if it has `kind`, a compose file if it has `services`, else a vLLM
+    `--config` file; text that imports something and calls `LLM(…)` or the like is Python; all else
+    is shell text. `source` names the text in locations; `along` is what is known beside it.
 
     Raises:
         MalformedDocument, InvalidEnvelope: it cannot be read as what it looks like.
-        InvalidEnvelope: it is a Kubernetes or TOML document.
+        InvalidEnvelope: it is a TOML document, or has no vLLM server.
     """
     along = along or Along()
     text = text.removeprefix("\ufeff")
@@ -57,15 +57,15 @@ def read_shell_text(text: str, *, source: str = "command", along: Along | None =
 
 
 def read_yaml(text: str, *, source: str, along: Along | None = None) -> Envelope:
-    """Read a compose file or a vLLM `--config` file.
+    """Read Kubernetes manifests, a compose file or a vLLM `--config` file.
 
     Raises:
         MalformedDocument: it is not YAML.
-        InvalidEnvelope: it is a Kubernetes document, or a compose file without vLLM.
+        InvalidEnvelope: manifests or a compose file without vLLM.
     """
     along = along or Along()
-    if len(set(_KUBERNETES.findall(text))) == 2:
-        raise _not_read("a Kubernetes manifest", "the container's command and args")
+    if looks_like_manifests(text):
+        return _kubernetes(text, source, along)
     if _COMPOSE.search(text):
         return _compose(text, source, along)
     return Envelope(proposal=parse_config_yaml(text, source=source)).along(along)
@@ -74,6 +74,11 @@ def read_yaml(text: str, *, source: str, along: Along | None = None) -> Envelope
 def _compose(text: str, source: str, along: Along) -> Envelope:
     services = read_compose(text, source=source, files=along.files)
     return Envelope(proposal=services[0], more=services[1:]).along(along)
+
+
+def _kubernetes(text: str, source: str, along: Along) -> Envelope:
+    servers = read_kubernetes(text, source=source)
+    return Envelope(proposal=servers[0], more=servers[1:]).along(along)
 
 
 def _read_braces(text: str, source: str, along: Along) -> Envelope:
@@ -87,8 +92,8 @@ def _read_braces(text: str, source: str, along: Along) -> Envelope:
         if document is not None and document.kind == "mapping":
             return read_yaml(text, source=source, along=along)
         raise
-    if isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys():
-        raise _not_read("a Kubernetes manifest", "the container's command and args")
+    if isinstance(data, dict) and is_manifest(data):
+        return _kubernetes(text, source, along)
     if isinstance(data, dict) and "services" in data:
         return _compose(text, source, along)
     return read_envelope(data).along(along)

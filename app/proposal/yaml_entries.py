@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from yaml.nodes import MappingNode, Node, SequenceNode
+
+_REMARK: Final = re.compile(r"[ \t]+#[^\n]*")
 
 
 class Entries:
@@ -40,6 +44,9 @@ class Entries:
         if before is None or before >= len(self.spans):
             number = len(self.spans) - 1
             at = self.spans[number][1]
+            if not self._flow:
+                remark = _REMARK.match(self._text, at)
+                at = at if remark is None else remark.end()  # a comment stays with its entry
             separator = self._separator(number)
             self._splices.append((at, at, separator + separator.join(new)))
             return

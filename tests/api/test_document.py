@@ -50,6 +50,7 @@ def test_the_envelope_in_the_document_is_the_one_that_is_read() -> None:
         "config": {},
         "config_yaml": "model: m",
         "compose": "services: {a: {image: vllm/vllm-openai}}",
+        "kubernetes": "containers: [{image: vllm/vllm-openai}]",
         "python": "LLM('m')",
     }
     documented = {f.alias or name for name, f in ProposalEnvelope.model_fields.items()}

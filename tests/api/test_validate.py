@@ -155,7 +155,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (b"vllm serve \xff", TEXT, 400, {"line": 1, "column": 12}),
         (b"model: m\n\tport: 1\n", YAML, 400, {"line": 2, "column": 1}),
         (BOMB.encode(), YAML, 400, {}),
-        (b"apiVersion: v1\nkind: Pod\nspec: {}\n", YAML, 400, {"code": "form-not-read"}),
+        (b"apiVersion: v1\nkind: Pod\nspec: {}\n", YAML, 400, {"code": "no-server"}),
         (b"x" * 1_000_001, TEXT, 413, {}),
         (b"<a/>", {"content-type": "application/xml"}, 415, {}),
     ],

@@ -217,7 +217,7 @@ BEFORE = """services:
         (RemoveFlag("port"), '      - --port   # http\n      - "8000"\n', ""),
         (ReplaceArgument(1, "--host"), "- --port   #", "- --host   #"),
         (SetEnvironment("A", "$2"), "A: 1  #", 'A: "$$2"  #'),
-        (SetEnvironment("B", "2"), "A: 1  # one\n", 'A: 1\n      B: "2"  # one\n'),
+        (SetEnvironment("B", "2"), "A: 1  # one\n", 'A: 1  # one\n      B: "2"\n'),
         (UnsetEnvironment("A"), "    environment:\n      A: 1  # one\n", ""),
         (SetFlag("model", "n"), "- m\n", "- n\n"),
     ],

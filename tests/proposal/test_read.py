@@ -43,10 +43,11 @@ def test_an_envelope_keeps_its_versions_and_id() -> None:
         '{"apiVersion": "v1", "kind": "Pod"}',
     ],
 )
-def test_kubernetes_documents_are_named(text: str) -> None:
+def test_kubernetes_documents_without_vllm_are_told(text: str) -> None:
     with pytest.raises(InvalidEnvelope) as caught:
         read_text(text, source="f")
-    assert caught.value.problems[0].code == "form-not-read"
+    assert caught.value.problems[0].code == "no-server"
+    assert "Pod" in caught.value.problems[0].detail
 
 
 def test_broken_json_is_reported_as_json() -> None:
