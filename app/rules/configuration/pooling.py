@@ -5,8 +5,9 @@ Source: `config/pooler.py::PoolerConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from app.rules.declaration import Example
 from app.rules.derived.hf_config import hf_value
@@ -15,6 +16,7 @@ from app.rules.registry import rule
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag, SetFlag
+from app.verdict.location import Location
 
 AREA: Final = "pooling"
 POOLER: Final = "pooler_config"
@@ -61,18 +63,43 @@ def _command(keys: str) -> str:
 )
 def type_twice(config: ServeConfig) -> Iterator[Finding]:
     """Look for the shorthand beside what it sets."""
-    shorthand = config[f"{POOLER}.pooling_type"]
-    if not shorthand:
+    for values, place, last in _occurrences(config):
+        shorthand = values.get("pooling_type")
+        if not shorthand:
+            continue
+        for key in ("seq_pooling_type", "tok_pooling_type"):
+            if values.get(key) is not None:
+                yield type_twice.finding(
+                    f"pooling_type {shorthand} and {key} {values[key]} exclude each other",
+                    location=place,
+                    fix=_without("pooling_type", last=last),
+                    engine_message=f"Cannot set both `pooling_type` and `{key}`",
+                )
+
+
+def _occurrences(
+    config: ServeConfig,
+) -> Iterator[tuple[Mapping[str, Any], Location | None, bool]]:
+    """Give what counts and what a later option replaces: vLLM checks each where it reads it."""
+    setting = config.setting(POOLER)
+    if setting is None or setting.value is None:
         return
-    for key in ("seq_pooling_type", "tok_pooling_type"):
-        value = config[f"{POOLER}.{key}"]
-        if value is not None:
-            yield type_twice.finding(
-                f"pooling_type {shorthand} and {key} {value} exclude each other",
-                location=config.place(POOLER),
-                fix=Fix("drop pooling_type", (RemoveFlag(f"{POOLER}.pooling_type"),), safe=False),
-                engine_message=f"Cannot set both `pooling_type` and `{key}`",
-            )
+    whole = config[POOLER]
+    if isinstance(whole, Mapping):
+        yield {str(key): config[f"{POOLER}.{key}"] for key in whole}, setting.location, True
+    for place in setting.overridden:
+        try:
+            values = json.loads((place.text or "").strip("'"))
+        except ValueError:
+            continue  # a dotted key, or too long to be kept
+        if isinstance(values, dict):
+            yield values, place, False
+
+
+def _without(key: str, *, last: bool) -> Fix:
+    if last:
+        return Fix(f"drop {key}", (RemoveFlag(f"{POOLER}.{key}"),), safe=False)
+    return Fix("drop --pooler-config", (RemoveFlag(POOLER),), safe=False)
 
 
 @rule(
@@ -85,19 +112,26 @@ def type_twice(config: ServeConfig) -> Iterator[Finding]:
     source=_CLASS,
     versions=">=0.28",
     covers=("pooler-logit-sigma",),
-    bad=(Example(_command('"logit_sigma": 0')),),
+    bad=(
+        Example(_command('"logit_sigma": 0')),
+        Example(
+            _command('"logit_sigma": 0') + " --pooler-config.dimensions 64",
+            note="each occurrence is checked where it is read",
+        ),
+    ),
     good=(Example(_command('"logit_sigma": 2.5'), model_config=_EMBEDDING),),
 )
 def logit_sigma(config: ServeConfig) -> Iterator[Finding]:
     """Compare with 0."""
-    sigma = config[f"{POOLER}.logit_sigma"]
-    if isinstance(sigma, int | float) and sigma == 0:
-        yield logit_sigma.finding(
-            "logit_sigma is 0, and logits are divided by it",
-            location=config.place(POOLER),
-            fix=Fix("drop logit_sigma", (RemoveFlag(f"{POOLER}.logit_sigma"),), safe=False),
-            engine_message="logit_sigma cannot be 0 (division by zero)",
-        )
+    for values, place, last in _occurrences(config):
+        sigma = values.get("logit_sigma")
+        if isinstance(sigma, int | float) and sigma == 0:
+            yield logit_sigma.finding(
+                "logit_sigma is 0, and logits are divided by it",
+                location=place,
+                fix=_without("logit_sigma", last=last),
+                engine_message="logit_sigma cannot be 0 (division by zero)",
+            )
 
 
 @rule(
