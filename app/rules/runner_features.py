@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from app.catalogue import RunnerStep
+from app.rules.derived.compilation import breakable_graphs, is_disabled
 from app.rules.facts import (
     MachineKind,
     architectures,
@@ -98,29 +99,9 @@ def _stock_compile(asked: _Asked) -> bool:
         return False
     if asked.moment is Moment.REPLAY_CHECK:
         return True
-    if config["enforce_eager"] or _is_on(config, "TORCH_COMPILE_DISABLE"):
+    if config["enforce_eager"] or is_disabled(config):
         return False
-    graphs = config.variable("VLLM_USE_BREAKABLE_CUDAGRAPH")
-    if graphs is not None:
-        return graphs.value.strip() == "0"
-    return not _breakable_graphs_by_default(config)
-
-
-def _breakable_graphs_by_default(config: ServeConfig) -> bool:
-    """Whether vLLM switches compilation off for the model.
-
-    Source: `config/vllm.py::VllmConfig._maybe_enable_breakable_cudagraph`.
-
-    Raises:
-        Abstain: batch invariance or ROCm, where other lists count.
-    """
-    listed = set(config.catalogue.runner.breakable_graph_architectures)
-    named = any(name in listed for name in architectures(config))
-    if named and machine_of(config).kind is MachineKind.ROCM:
-        raise Abstain("whether vLLM uses breakable CUDA graphs for this model on ROCm")
-    if not named and _is_on(config, "VLLM_BATCH_INVARIANT"):
-        raise Abstain("whether batch invariance makes vLLM use breakable CUDA graphs")
-    return named
+    return not breakable_graphs(config)
 
 
 def _sequence_parallelism(asked: _Asked) -> bool:
