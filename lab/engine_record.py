@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lab.engine_agreement import COUNT, VERSIONS, Agreement, Answers, Comparison, compare
 from lab.engine_cases import engine_cases
-from lab.engine_values import SETTLED_LATER, VALUES
+from lab.engine_values import VALUES, is_settled_later
 from lab.environment import CHECKOUT, Lab
 
 KEPT: Final = CHECKOUT / "tests" / "rules" / "engine_answers"
@@ -57,11 +57,10 @@ def _row(one: Comparison) -> dict[str, Any]:
         if one.agreement is Agreement.MISSED:
             row["missed"] = True
         return row
-    cpu = one.asked.case.platform == "cpu"
     row["values"] = {
         name: one.answer.facts[name]
         for name in VALUES
-        if name in one.answer.facts and not (cpu and name in SETTLED_LATER)
+        if name in one.answer.facts and not is_settled_later(one.asked, name)
     }
     return row
 

@@ -22,7 +22,7 @@ from app.rules.runner_features import Moment
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, ServeConfig
 from lab.engine_agreement import COUNT, VERSIONS, Answers
-from lab.engine_cases import engine_cases
+from lab.engine_cases import EngineCase, engine_cases
 from lab.environment import Lab
 
 
@@ -52,8 +52,19 @@ VALUES: Final[Mapping[str, Callable[[ServeConfig], Any]]] = {
     "async_scheduling": scheduler.async_scheduling,
     "use_v2_model_runner": _uses_v2,
 }
-# What the CPU platform changes after rules have compared.
-SETTLED_LATER: Final = frozenset({"distributed_executor_backend", "enable_chunked_prefill"})
+# What the CPU platform changes after rules have compared (multi-head latent attention there
+# runs without chunks).
+SETTLED_LATER: Final = frozenset(
+    {"distributed_executor_backend", "enable_chunked_prefill", "enable_prefix_caching"}
+    | {"max_num_batched_tokens"}
+)
+
+
+def is_settled_later(case: EngineCase, name: str) -> bool:
+    """Whether vLLM changes the value once more after what rules compare."""
+    if name == "enable_prefix_caching" and "--mm-encoder-only" in case.case.args:
+        return True
+    return case.case.platform == "cpu" and name in SETTLED_LATER
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,9 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{version} {case.model} on {case.case.platform}: {' '.join(case.case.args[1:])}"
             )
             for name, ours in VALUES.items():
-                if name not in answer.facts or (
-                    name in SETTLED_LATER and case.case.platform == "cpu"
-                ):
+                if name not in answer.facts or is_settled_later(case, name):
                     continue
                 try:
                     value = ours(config)
