@@ -14,6 +14,7 @@ from app.serve_config.diagnostics import finding
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding
 from app.verdict.fix import Fix, RemoveFlag, SetFlag
+from app.verdict.location import Location
 
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -105,6 +106,7 @@ def _request_metrics(config: ServeConfig) -> Iterator[Finding]:
             "serve-per-request-metrics",
             "--enable-per-request-metrics needs the statistics that --disable-log-stats turns off",
             location=config.place("disable_log_stats"),
+            related=_places(config, "enable_per_request_metrics"),
             engine_message=(
                 "Error: --enable-per-request-metrics requires engine statistics logging; remove "
                 "--disable-log-stats to enable per-request metrics."
@@ -138,16 +140,18 @@ def _grpc_port(config: ServeConfig, entrypoint: Entrypoint) -> Iterator[Finding]
         return
     place = config.place("grpc_port")
     servers = config["api_server_count"]
-    refused: list[tuple[bool, str, str]] = [
+    refused: list[tuple[bool, str, str, tuple[str, ...]]] = [
         (
             bool(config["grpc"]),
             "--grpc and --grpc-port exclude each other",
             "--grpc and --grpc-port are mutually exclusive.",
+            ("grpc",),
         ),
         (
             not _rust_frontend(config) or entrypoint is not Entrypoint.SERVE,
             "--grpc-port needs VLLM_USE_RUST_FRONTEND=1 and `vllm serve`",
             "--grpc-port requires VLLM_USE_RUST_FRONTEND=1 vllm serve",
+            (),
         ),
         (
             bool(config["headless"]) or (servers is not None and servers <= 0),
@@ -156,6 +160,7 @@ def _grpc_port(config: ServeConfig, entrypoint: Entrypoint) -> Iterator[Finding]
                 "--grpc-port requires a Rust frontend; remove --headless and non-positive "
                 "--api-server-count"
             ),
+            ("headless", "api_server_count"),
         ),
         (
             bool(config["data_parallel_multi_port_external_lb"]),
@@ -164,21 +169,30 @@ def _grpc_port(config: ServeConfig, entrypoint: Entrypoint) -> Iterator[Finding]
                 "--grpc-port is incompatible with --data-parallel-multi-port-external-lb: its "
                 "frontends would share the same gRPC port"
             ),
+            ("data_parallel_multi_port_external_lb",),
         ),
         (
             not 0 <= port <= 65535,
             "--grpc-port must be between 0 and 65535",
             "--grpc-port must be between 0 and 65535",
+            (),
         ),
         (
             port != 0 and port == config["port"] and not config["uds"],
             "--grpc-port must differ from --port",
             "--grpc-port must differ from --port when HTTP uses TCP",
+            ("port",),
         ),
     ]
-    for is_refused, message, engine in refused:
+    for is_refused, message, engine, others in refused:
         if is_refused:
-            yield finding("serve-grpc-port", message, location=place, engine_message=engine)
+            yield finding(
+                "serve-grpc-port",
+                message,
+                location=place,
+                related=_places(config, *others),
+                engine_message=engine,
+            )
 
 
 def _rust_frontend(config: ServeConfig) -> bool:
@@ -260,7 +274,18 @@ def _multi_port(config: ServeConfig) -> Iterator[Finding]:
     ]
     for dest, is_refused, message in refused:
         if is_refused:
-            place = config.place(dest) or config.place("data_parallel_multi_port_external_lb")
+            other = config.place("data_parallel_multi_port_external_lb")
+            place = config.place(dest)
             yield finding(
-                "serve-multi-port", message, location=place, engine_message=f"Error: {message}"
+                "serve-multi-port",
+                message,
+                location=place or other,
+                related=() if place is None or other is None else (other,),
+                engine_message=f"Error: {message}",
             )
+
+
+def _places(config: ServeConfig, *dests: str) -> tuple[Location, ...]:
+    """Give where the settings that it conflicts with were written."""
+    places = (config.place(dest) for dest in dests)
+    return tuple(place for place in places if place is not None)

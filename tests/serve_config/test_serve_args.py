@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.serve_config.reading import read, rules
+from tests.serve_config.reading import only, read, rules
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,22 @@ def test_the_grpc_port_with_the_rust_front_end(words: str, refused: bool) -> Non
 def test_the_effort_map_of_0_33(value: str, refused: bool) -> None:
     found = rules(read(f"vllm serve m --reasoning-effort-map '{value}'", "0.33.0"))
     assert ("serve-reasoning-effort-map" in found) is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "rule", "places"),
+    [
+        ("--enable-per-request-metrics --disable-log-stats", "serve-per-request-metrics", (2, 1)),
+        ("--grpc-port 8000 --port 8000", "serve-grpc-port", (2, 4)),
+        ("--grpc-port 50051 --headless", "serve-grpc-port", (2, 3)),
+        ("-dpm -dp 4 -dpl 2 -asc 2", "serve-multi-port", (7, 1)),
+        ("--seed 1 --seed 2", "cli-repeated-flag", (2, 4)),
+        ("m2", "cli-extra-argument", (1, 0)),
+    ],
+)
+def test_the_second_place_of_a_conflict_is_told(
+    words: str, rule: str, places: tuple[int, int]
+) -> None:
+    found = only(read(f"VLLM_USE_RUST_FRONTEND=1 vllm serve m {words}"), rule)
+    assert found.location is not None
+    assert (found.location.argv_index, found.related[0].argv_index) == places
