@@ -50,6 +50,8 @@ _UNANSWERABLE: Final = (
     "Invalid repository ID",
     "failed to be inspected",
     "Arctic Inference is required",
+    "Failed to import Ray",
+    "No module named 'lmcache'",
     "Couldn't instantiate the backend tokenizer",
 )
 # Rules of what vLLM refuses right after the configuration, where the oracle has stopped.

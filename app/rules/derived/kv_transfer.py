@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from packaging.version import Version
-
 from app.rules.derived import derived
 from app.serve_config.serve_config import ServeConfig
 
@@ -21,17 +19,6 @@ OFFLOADING: Final = "kv_offloading_size"
 BACKEND: Final = "kv_offloading_backend"
 SIMPLE_OFFLOAD: Final = "VLLM_USE_SIMPLE_KV_OFFLOAD"
 MULTI: Final = "MultiConnector"
-# Registered classes that are no `SupportsHMA`, as seen in each release from 0.28 to 0.33.
-_WITHOUT_HYBRID: Final = frozenset(
-    {
-        "ExampleConnector",
-        "LMCacheConnectorV1",
-        "LMCacheMPConnector",
-        "FlexKVConnectorV1",
-        "HF3FSKVConnector",
-    }
-)
-_V0_30: Final = Version("0.30.0.dev0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +125,8 @@ def _supports(config: ServeConfig, name: object, module_path: object) -> bool | 
     known = config.catalogue.registries.get("kv_connectors", ())
     if module_path or not isinstance(name, str) or name not in known or name == MULTI:
         return None
-    if name == "MoRIIOConnector" and config.catalogue.version < _V0_30:
-        return False
-    return name not in _WITHOUT_HYBRID
+    hybrid = config.catalogue.registries.get("kv_connectors_hybrid")
+    return None if hybrid is None else name in hybrid
 
 
 def _text(value: object) -> str | None:
