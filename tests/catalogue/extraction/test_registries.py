@@ -39,7 +39,7 @@ class FakeVllm:
         return ast.parse(FILES[relative])
 
 
-def read(registry: str, **modules: Any) -> list[str]:
+def read(registry: str, /, **modules: Any) -> list[str]:
     return cast("list[str]", _READERS[registry](cast("Vllm", FakeVllm(**modules))))
 
 
