@@ -62,7 +62,8 @@ SETTLED_LATER: Final = frozenset(
 
 def is_settled_later(case: EngineCase, name: str) -> bool:
     """Whether vLLM changes the value once more after what rules compare."""
-    if name == "enable_prefix_caching" and "--mm-encoder-only" in case.case.args:
+    words = " ".join(case.case.args)
+    if name == "enable_prefix_caching" and ("--mm-encoder-only" in words or "ec_prod" in words):
         return True
     return case.case.platform == "cpu" and name in SETTLED_LATER
 

@@ -6,6 +6,7 @@ Source: `model_executor/models/registry.py::ModelRegistry.inspect_model_cls`,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from app.rules.derived import derived
@@ -73,7 +74,8 @@ def model_class(config: ServeConfig) -> str:
     implementation = config["model_impl"]
     if implementation == "terratorch":
         return "Terratorch"
-    if config["model_class_overrides"]:
+    overridden = config["model_class_overrides"]
+    if isinstance(overridden, Mapping) and any(name in overridden for name in names):
         raise Abstain("the classes in --model-class-overrides")
     if implementation == "transformers":
         return _of_transformers(config)
