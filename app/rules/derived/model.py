@@ -34,6 +34,7 @@ from app.rules.derived.model_class import (
 )
 from app.rules.derived.model_length import (
     allows_longer_max_model_len,
+    declared_max_model_len,
     derived_max_model_len,
     max_model_len,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "checkpoint_dtype",
     "checkpoint_quantization",
     "convert_type",
+    "declared_max_model_len",
     "derived_max_model_len",
     "has_ability",
     "head_size",

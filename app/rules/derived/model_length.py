@@ -55,18 +55,29 @@ class DerivedLength:
 
 @derived
 def derived_max_model_len(config: ServeConfig) -> DerivedLength:
-    """Work out the length that config.json allows.
+    """Work out the length that vLLM derives.
 
     Raises:
         Abstain: config.json is missing, or a pooling model's tokenizer limits the length.
+    """
+    declared = declared_max_model_len(config)
+    if text_value(config, "position_embedding_type") == "absolute" and is_pooling(config):
+        raise Abstain("`model_max_length` in the model's tokenizer_config.json")
+    return declared
+
+
+@derived
+def declared_max_model_len(config: ServeConfig) -> DerivedLength:
+    """Work out the length that config.json allows, which a tokenizer may lower.
+
+    Raises:
+        Abstain: config.json is missing.
     """
     limit, key = _limit_by_key(config)
     window = sliding_window(config)
     disabled = bool(config["disable_sliding_window"])
     if disabled and window is not None and (limit is None or window < limit):
         limit, key = float(window), "sliding_window"
-    if text_value(config, "position_embedding_type") == "absolute" and is_pooling(config):
-        raise Abstain("`model_max_length` in the model's tokenizer_config.json")
     if limit is None:
         return DerivedLength(None, None, _DEFAULT, None)
     default: float | None = None

@@ -21,6 +21,7 @@ from tests.rules.derived.deriving import H100, LLAMA, config_of
 WHISPER = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
 BERT = {"architectures": ["BertModel"], "model_type": "bert"}
 MAMBA = {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2"}
+OLD_RAY = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND=0"
 NGRAM = '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 2}\''
 
 
@@ -77,7 +78,9 @@ def test_chunking_and_caching_follow_the_model(
         ("", "0.32.0", True),
         ("--no-async-scheduling", "0.32.0", False),
         ("--runner pooling", "0.32.0", False),
-        ("--distributed-executor-backend ray", "0.32.0", False),
+        ("--distributed-executor-backend ray", "0.32.0", True),
+        (f"{OLD_RAY} --distributed-executor-backend ray", "0.32.0", False),
+        (f"{OLD_RAY} --distributed-executor-backend ray", "0.33.0", True),
         (NGRAM, "0.32.0", False),
         (NGRAM, "0.33.0", True),
         ("VLLM_USE_V2_MODEL_RUNNER=0 " + NGRAM, "0.33.0", False),
