@@ -197,6 +197,7 @@ class _Pod:
                 other.name
                 for other in self._stream
                 if (other.group, other.kind) == ("", "Service")
+                and _is_told_of(other)
                 and manifest.namespace in {"", other.namespace or manifest.namespace}
             ),
             locate=lambda path: manifest.places.location((*pod.path, *path)),
@@ -279,6 +280,12 @@ def _reader(files: Mapping[str, str]) -> Any:
         return read_shell(text, form=Form.KUBERNETES, environment=environment, files=files, depth=1)
 
     return read_script
+
+
+def _is_told_of(service: Manifest) -> bool:
+    """Whether pods get variables for it: those with an address of the cluster's do."""
+    address = service.at(("spec", "clusterIP"))
+    return address not in {"None", ""} and service.at(("spec", "type")) != "ExternalName"
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:

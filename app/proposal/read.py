@@ -11,6 +11,7 @@ from app.kubernetes.read import is_manifest, looks_like_manifests, read_kubernet
 from app.proposal.compose import read_compose
 from app.proposal.config_yaml import parse_config_yaml, read_config
 from app.proposal.envelope import Along, Envelope, read_envelope
+from app.proposal.proposal import Proposal
 from app.proposal.python_source import looks_like_python, parse_python
 from app.proposal.shell import parse_command
 
@@ -44,6 +45,13 @@ def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope
     if looks_like_python(text):
         return Envelope(proposal=parse_python(text, source=source)).along(along)
     return read_shell_text(text, source=source, along=along)
+
+
+def read_example(text: str) -> Proposal:
+    """Read an example of a rule: shell text, or manifests, of which the first server counts."""
+    if looks_like_manifests(text):
+        return read_kubernetes(text, source="example")[0]
+    return parse_command(text)
 
 
 def read_shell_text(text: str, *, source: str = "command", along: Along | None = None) -> Envelope:

@@ -22,7 +22,8 @@ class Workload:
         container: the server's container in it.
         group_size: pods of one replica (LeaderWorkerSet, a pod group).
         role: which of several pods of the object it is.
-        services: names of the Services in the same namespace, as far as they were given.
+        services: names of the Services in the same namespace that have an address, as far as they
+            were given.
         neighbours: the other servers of the same stream, with their workloads.
         locate: the place of a path, relative to the pod's spec.
         container_path: the container's path, relative to the pod's spec.

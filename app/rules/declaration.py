@@ -25,7 +25,8 @@ class Gate(StrEnum):
 class Example:
     """An input that breaks (or keeps) the rule, on every version in `versions`.
 
-    For configuration rules `text` is shell text (`VAR=1 vllm serve m --flag`); for request
+    For configuration rules `text` is shell text (`VAR=1 vllm serve m --flag`), or YAML of
+    Kubernetes objects where the rule is about what stands around the command; for request
     rules a JSON body; `note` says what is special about it. `model_config`,
     `draft_model_config` and `gpu` are facts given along.
     """

@@ -14,7 +14,7 @@ from packaging.version import Version
 from app.catalogue import Catalogue, CatalogueLibrary
 from app.proposal.envelope import read_envelope
 from app.proposal.proposal import Hardware, Proposal
-from app.proposal.shell import parse_command
+from app.proposal.read import read_example
 from app.rules.declaration import Example
 from app.rules.evaluate import validate
 from app.rules.registry import Rule, default_registry, run
@@ -34,11 +34,12 @@ CASES = [
 
 
 def proposal_of(example: Example) -> Proposal:
+    proposal = read_example(example.text)
     return replace(
-        parse_command(example.text),
+        proposal,
         model_config=example.model_config,
         draft_model_config=example.draft_model_config,
-        hardware=None if example.gpu is None else Hardware(example.gpu, 8),
+        hardware=proposal.hardware if example.gpu is None else Hardware(example.gpu, 8),
     )
 
 
