@@ -159,7 +159,8 @@ def shared_memory(config: ServeConfig) -> Iterator[Finding]:
     if there is not None and there < needed:
         yield shared_memory.finding(
             f"the container's /dev/shm has {there // _MIB} MiB; the queue to "
-            f"{world_size(config)} workers takes {needed // _MIB} MiB, and NCCL more: mount an emptyDir with medium: Memory there",
+            f"{world_size(config)} workers takes {needed // _MIB} MiB, and NCCL more: mount an "
+            "emptyDir with medium: Memory there",
             location=workload.locate((*workload.container_path, "volumeMounts")),
             evidence={"mib": there // _MIB, "needed_mib": needed // _MIB},
         )
