@@ -335,7 +335,7 @@ def record(
         for i in kept:
             answer = {**answers[i]}
             if "error" in answer:
-                answer["error"] = answer["error"][:100]
+                answer["error"] = answer["error"][:160]
             row = {"question": questions[i], "answer": answer}
             lines.write(json.dumps(row, separators=(",", ":")) + "\n")
 
