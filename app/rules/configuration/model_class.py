@@ -28,6 +28,7 @@ _IMPLEMENTATIONS: Final = frozenset({"auto", "vllm", "transformers", "terratorch
 _OVERRIDES: Final = "model_class_overrides"
 _OLD: Final = {**DENSE, "architectures": ["MotifForCausalLM"]}
 _UNKNOWN: Final = {**DENSE, "architectures": ["OurOwnForCausalLM"]}
+_WRAPPED: Final = {**DENSE, "architectures": ["HeliumForCausalLM"], "model_type": "helium"}
 _CUSTOM: Final = {
     **DENSE,
     "model_type": "our_own",
@@ -166,8 +167,8 @@ def architecture_unsupported(config: ServeConfig) -> Iterator[Finding]:
     area=AREA,
     source="vllm/model_executor/models/registry.py::_ModelRegistry._try_resolve_transformers",
     bad=(
-        Example("vllm serve m", model_config=_UNKNOWN),
-        Example("vllm serve m --model-impl transformers", model_config=_UNKNOWN),
+        Example("vllm serve m", model_config=_WRAPPED),
+        Example("vllm serve m --model-impl transformers", model_config=_WRAPPED),
     ),
     good=(
         Example("vllm serve m", model_config=DENSE),

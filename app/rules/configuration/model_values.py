@@ -294,7 +294,7 @@ def qwen4_streams(config: ServeConfig) -> Iterator[Finding]:
         yield qwen4_streams.finding(
             f"hc_count is {streams}, and Qwen4-Exp needs 2 or more",
             location=config.place("hf_overrides") or config.place("model"),
-            engine_message="Qwen4Exp requires hc_count > 1",
+            engine_message="requires hc_count > 1",
         )
 
 
