@@ -37,7 +37,7 @@ from app.probe.command import probe_command
 from app.proposal.envelope import read_envelope
 from app.proposal.suppression import Profile
 from app.rules.policy import Policy
-from app.settings import Settings
+from app.settings import read_settings
 from app.upgrade.command import upgrade_command
 from app.validation import answer, judge, overall, policy_of
 from app.verdict.render.github import render_github
@@ -128,7 +128,7 @@ def validate(
     words: list[str] | None = context.obj
     if [file, batch, words].count(None) != 2:
         raise typer.BadParameter("give exactly one of FILE, --batch FILE or `-- vllm serve …`")
-    settings = Settings()
+    settings = read_settings()
     library = CatalogueLibrary(settings.catalogue_dir)
     policy = policy_of(settings)
     if profile is not None:
@@ -178,7 +178,7 @@ def replay(
         raise typer.Exit(replays.replay_file(file, output, rows))
     if output is ReportFormat.JSON:
         raise typer.BadParameter("a batch is written with --format jsonl")
-    limit = Settings().max_replay_line_bytes
+    limit = read_settings().max_replay_line_bytes
     raise typer.Exit(replays.replay_lines(batch or file or "-", limit, rows))
 
 
@@ -209,7 +209,7 @@ def serve(
 
     given = {"workers": workers, "tls_port": tls_port}
     update = {name: value for name, value in given.items() if value is not None}
-    run_service(Settings().model_copy(update=update), host, port)
+    run_service(read_settings().model_copy(update=update), host, port)
 
 
 @cli.command()
@@ -298,4 +298,4 @@ def _validate_batch(
         verdicts = judge(read_envelope(document), library, default_version, policy=policy)
         return batches.Answer(encode_json(answer(verdicts)) + b"\n", EXIT[overall(verdicts)])
 
-    raise typer.Exit(answer_lines(name, Settings().max_body_bytes, handle))
+    raise typer.Exit(answer_lines(name, read_settings().max_body_bytes, handle))

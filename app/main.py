@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -30,9 +31,10 @@ from app.api.proxy import RequestGate, relay_routes
 from app.api.replay_workers import ProcessWorkers
 from app.api.state import Gates
 from app.catalogue import CatalogueLibrary
+from app.errors import UnusableInput
 from app.model_facts import configs_of
 from app.relay.dispatch import RelayFirst, own_segments
-from app.settings import Settings
+from app.settings import Settings, read_settings
 from app.telemetry.registry import MetricsRegistry, shared_directory
 from app.telemetry.tracing import make_tracing
 
@@ -52,10 +54,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     Raises:
         CatalogueError: the catalogue directory of the settings is unusable.
-        UnusableInput: tracing is wanted, and OpenTelemetry is not installed.
+        UnusableInput: a setting cannot be used, such as tracing without OpenTelemetry.
     """
-    settings = settings or Settings()
+    settings = settings or read_settings()
     library = CatalogueLibrary(settings.catalogue_dir)
+    _refuse_unknown_limits(settings, library)
     admitted = admit(settings, library)
     registry = MetricsRegistry()
     metrics = GateMetrics(registry, library)
@@ -98,6 +101,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(RelayFirst, relay=gate, own=own)
     app.add_middleware(RequestContext, access_log=settings.access_log, tracing=tracing)
     return app
+
+
+def _refuse_unknown_limits(settings: Settings, library: CatalogueLibrary) -> None:
+    known = {d for v in library.versions for d in library.get(v).by_dest} if settings.limits else ()
+    for name in settings.limits:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UnusableInput(f"VLLM_ADMISSION_LIMITS: no version has a setting {name!r}{hint}")
 
 
 async def _publish(registry: MetricsRegistry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from contextlib import suppress
@@ -22,7 +23,7 @@ from app.proposal.shell import parse_command
 from app.relay.draining import DrainingServer
 from app.relay.http_protocol import HeaderLimits, guarded_http
 from app.serve_config.resolve import resolve
-from app.settings import Settings
+from app.settings import Settings, unknown_variables
 from app.simulator.server import create_simulator
 from app.supervisor import Supervisor
 from app.telemetry.logs import configure_logging
@@ -40,6 +41,10 @@ _LOOK_AGAIN_SECONDS: Final = 0.01
 def run_service(settings: Settings, host: str, port: int) -> None:
     """Serve until a signal; streams in flight are drained."""
     configure_logging(settings.log_level)
+    for name, nearest in unknown_variables(os.environ).items():
+        structlog.get_logger("vllm_admission").warning(
+            "no setting has this name", variable=name, nearest=nearest
+        )
     certificate = certificate_of(settings)
     if settings.workers > 1:
         _run_workers(settings, host, port)

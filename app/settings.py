@@ -5,15 +5,31 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
-from pydantic import Field, SecretStr
+import httpx
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 
+from app.errors import UnusableInput
 from app.kubernetes.mode import Mode
 from app.proposal.suppression import Profile
 from app.telemetry.access import AccessLog
+
+PREFIX: Final = "VLLM_ADMISSION_"
+# Timers and sizes above these overflow somewhere below us; no operator means them.
+_MOST_NUMBER: Final = 1e9
+_MOST_INTEGER: Final = 2**53
+# What Kubernetes tells every pod of a Service named vllm-admission.
+_SERVICE_LINK: Final = re.compile(
+    r"(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)"
+)
 
 
 class Settings(BaseSettings):
@@ -23,7 +39,7 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="VLLM_ADMISSION_", frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True
     )
 
     backend_url: str | None = Field(
@@ -84,7 +100,7 @@ class Settings(BaseSettings):
         description="Longest line of a replay batch, in bytes, decompressed; bounds its memory.",
     )
     replay_workers: int = Field(
-        2, gt=0, description="Processes that replay responses, for all requests together."
+        2, gt=0, le=64, description="Processes that replay responses, for all requests together."
     )
     max_request_bytes: int = Field(
         64 * 1024 * 1024, gt=0, description="Largest request body relayed, in bytes."
@@ -261,10 +277,74 @@ class Settings(BaseSettings):
         description="Processes that serve; also `serve --workers`. Limits hold for each of them.",
     )
 
+    @field_validator("*")
+    @classmethod
+    def _is_usable(cls, value: object) -> object:
+        most = _MOST_INTEGER if isinstance(value, int) else _MOST_NUMBER
+        if isinstance(value, int | float) and not value <= most:
+            raise ValueError(f"must be at most {most:.0f}")
+        return value
+
+    @field_validator("hub_url")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        try:
+            url = None if value is None else httpx.URL(value)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise ValueError(f"is no URL: {error}") from None
+        if url is not None and (url.scheme not in ("http", "https") or not url.host):
+            raise ValueError("must begin with http:// or https:// and name a host")
+        return value
+
+    @field_validator("model_root")
+    @classmethod
+    def _is_directory(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_dir():
+            raise ValueError(f"{value} is no directory")
+        return value
+
+
+def read_settings() -> Settings:
+    """Read the environment.
+
+    Raises:
+        UnusableInput: a variable has a value that it cannot have; all such are named, without
+            the values of those that hold secrets.
+    """
+    try:
+        return Settings()
+    except SettingsError as error:
+        name = re.search(r'field "(\w+)"', str(error))
+        which = f"{PREFIX}{name[1].upper()}" if name else "a setting"
+        raise UnusableInput(f"{which} is no JSON: {error.__cause__ or error}") from None
+    except ValidationError as error:
+        raise UnusableInput("; ".join(_said(error))) from None
+
+
+def _said(error: ValidationError) -> Iterator[str]:
+    for entry in error.errors(include_url=False):
+        name, *inner = map(str, entry["loc"])
+        place = "".join(f" ({part})" for part in inner)
+        given = "" if Settings.model_fields[name].annotation == SecretStr | None else entry["input"]
+        text = entry["msg"].removeprefix("Value error, ")
+        yield f"{PREFIX}{name.upper()}{place}: {text}" + (f", got {given!r}" if given != "" else "")
+
+
+def unknown_variables(environment: Iterable[str]) -> dict[str, str | None]:
+    """Give the variables with our prefix that are no setting, each with the nearest that is."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    found = {}
+    for name in sorted(environment):
+        upper = name.upper()  # as pydantic-settings reads them
+        if not upper.startswith(PREFIX) or upper in known:
+            continue
+        if not _SERVICE_LINK.fullmatch(upper.removeprefix(PREFIX)):
+            found[name] = next(iter(difflib.get_close_matches(upper, known, n=1)), None)
+    return found
+
 
 def settings_markdown() -> str:
     """Render the settings as the table in docs/settings.md."""
-    prefix = Settings.model_config.get("env_prefix", "")
     rows = [
         "# Settings",
         "",
@@ -275,7 +355,7 @@ def settings_markdown() -> str:
     ]
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f"`{field.default}`"
-        rows.append(f"| `{prefix}{name.upper()}` | {default} | {field.description} |")
+        rows.append(f"| `{PREFIX}{name.upper()}` | {default} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 

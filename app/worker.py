@@ -17,7 +17,7 @@ from app.event_loop import keep_for_good, run_loop
 from app.inputs import UNUSABLE
 from app.main import create_app
 from app.serving import serve_apps
-from app.settings import Settings
+from app.settings import read_settings
 from app.telemetry.logs import configure_logging
 from app.telemetry.registry import share_metrics
 
@@ -25,9 +25,9 @@ from app.telemetry.registry import share_metrics
 def main() -> None:
     """Serve until a signal, or until the supervisor is gone."""
     number, listener, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    settings = Settings()
     share_metrics(number, directory)
     try:
+        settings = read_settings()
         configure_logging(settings.log_level)
         structlog.contextvars.bind_contextvars(worker=number, pid=os.getpid())
         app = create_app(settings)

@@ -21,7 +21,7 @@ from app.relay.upstream import Backend
 from app.replay.evidence import ReplayOptions
 from app.replay.report import ReplayVerdict
 from app.request_rules.served import served_by
-from app.settings import Settings
+from app.settings import Settings, read_settings
 
 EXIT: Final = {
     ReplayVerdict.CONSISTENT: 0,
@@ -74,7 +74,7 @@ def probe_command(
     What VLLM_ADMISSION_SERVE_CONFIG says of the server (fp64 draws, speculation, a watermark)
     is taken into account.
     """
-    settings = Settings()
+    settings = read_settings()
     url = backend or settings.backend_url
     if url is None:
         raise typer.BadParameter("give --backend URL, or VLLM_ADMISSION_BACKEND_URL")

@@ -147,8 +147,11 @@ def base_url(url: str) -> httpx.URL:
     """
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
+        URL(str(parsed))  # what it is sent by is stricter about hosts and ports
+    except (httpx.InvalidURL, ValueError) as error:
         raise ValueError(f"it is no URL: {error}") from error
+    if "%" in parsed.host:
+        raise ValueError(f"{parsed.host!r} is no host")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("it must begin with http:// or https:// and name a host")
     if parsed.userinfo or parsed.query or parsed.fragment:

@@ -19,7 +19,7 @@ from app.cli_input import (
     given_along,
     read_proposal,
 )
-from app.settings import Settings
+from app.settings import read_settings
 from app.upgrade.check import answer, check_upgrade, overall
 from app.upgrade.text import render_upgrades
 from app.verdict.verdict import Outcome
@@ -56,7 +56,7 @@ def upgrade_command(
     words: list[str] | None = context.obj
     if [file, words].count(None) != 1:
         raise typer.BadParameter("give exactly one of FILE or `-- vllm serve …`")
-    library = CatalogueLibrary(Settings().catalogue_dir)
+    library = CatalogueLibrary(read_settings().catalogue_dir)
     envelope = read_proposal(file, words, given_along(env, files, model_config, hardware))
     upgrades = check_upgrade(envelope, library, old, new)
     if output is UpgradeFormat.JSON:
