@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from app.errors import InvalidEnvelope
+from app.errors import AdmissionError, InvalidEnvelope
 from app.kubernetes.environment import Environment, named, not_a_string, texts_of
 from app.kubernetes.exceptions import exceptions_of
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests
+from app.kubernetes.presumed import presumed_command
+from app.kubernetes.remarks import one_word, quoted_json, removed_options, unlisted
 from app.kubernetes.workloads import PodPlace, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
 from app.proposal.pieces import Piece
-from app.proposal.positions import LineIndex
+from app.proposal.positions import LineIndex, NestedText
 from app.proposal.proposal import Form, Hardware, Proposal, Variable, Word
 from app.proposal.shell import read_shell
 from app.proposal.workload import Workload
@@ -107,18 +109,16 @@ class _Pod:
         arguments = words.read((*path, "args")) or ()
         files = self._mounted(container)
         around = Surroundings(Form.KUBERNETES, words.holder(path), _reader(files), files)
-        proposal = contained(
-            Container(
-                image=image,
-                entrypoint=command,
-                arguments=arguments,
-                environment=variables,
-                at=self._manifest.places.location(path),
-            ),
-            around,
-        )
+        at = self._manifest.places.location(path)
+        if command is None:
+            command = presumed_command(container.get("name"), image, arguments, at)
+        started = Container(image, command, arguments, variables, at)
+        proposal = contained(started, around) or _one_word(command, variables, around)
         if proposal is None:
             return None
+        remarks = list(removed_options(proposal, image))
+        if not isinstance(proposal.text, NestedText):  # no shell reads the words
+            remarks.extend(quoted_json(proposal))
         annotations = self._annotations()
         version = annotations.get(VERSION_ANNOTATION)
         return replace(
@@ -127,7 +127,7 @@ class _Pod:
             subject=self._subject(container),
             files={**files, **proposal.files},
             hardware=self._hardware(container, image),
-            findings=(*environment.findings, *words.findings, *proposal.findings),
+            findings=(*environment.findings, *words.findings, *proposal.findings, *remarks),
             workload=self._workload(container, place),
             vllm_version=None if version is None else version.text,
             suppressions=tuple(exceptions_of(annotations)),
@@ -273,6 +273,22 @@ class _Words:
             return Piece(Word(text, location), lambda: LineIndex(text, location.source or ""))
         read = Expanded(places.text(path), self._variables)
         return Piece(Word(read.text.text, location, read.unresolved), lambda: read.text)
+
+
+def _one_word(
+    command: Sequence[Piece] | None, variables: Mapping[str, Variable], around: Surroundings
+) -> Proposal | None:
+    """Read what a command that is one word was meant to be."""
+    word = unlisted(command)
+    if word is None:
+        return None
+    try:
+        meant = around.read_script(word.nested(), variables)
+    except AdmissionError:
+        return None  # it is none of vLLM's
+    if meant.only_environment:
+        return None
+    return replace(meant, findings=(one_word(word), *meant.findings))
 
 
 def _reader(files: Mapping[str, str]) -> Any:

@@ -21,6 +21,11 @@ _OFFICIAL: Final = {
     "vllm/vllm-openai-xpu": "xpu",
     "vllm-cpu-release-repo": "cpu",
 }
+# What names of programs beside vLLM say of themselves: `vllm-router`, `vllm-admission`.
+_BESIDE: Final = frozenset(
+    {"router", "admission", "gateway", "proxy", "controller", "operator", "exporter", "webhook"}
+    | {"bench", "benchmark", "benchmarks", "autoscaler", "dashboard", "client", "sidecar", "stack"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +67,7 @@ class Image:
     @property
     def serves_vllm(self) -> bool:
         """Whether it is an image of vLLM's, or by its name made from it, or a variable."""
-        known = self.official is not None or "vllm" in self.repository.lower()
-        return known or bool(self.unresolved)
+        if self.official is not None or self.unresolved:
+            return True
+        words = re.split(r"[^a-z]+", self.repository.lower().rpartition("/")[2])
+        return any(word.startswith("vllm") for word in words) and not _BESIDE & set(words)

@@ -17,6 +17,8 @@ from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
 
 _API_SERVER: Final = "vllm.entrypoints.openai.api_server"
+# Modules that take vLLM's engine arguments beside options of their own.
+_WRAPPERS_OF_VLLM: Final = {"dynamo.vllm", "huggingfaceserver"}
 _CLI_MODULES: Final = {"vllm", "vllm.entrypoints.cli.main"}
 # Programs that run the command that follows, in this process's environment.
 WRAPPERS: Final = frozenset(
@@ -179,6 +181,9 @@ def _module(
     name = words[module + 1]
     if name == _API_SERVER:
         return _server(Entrypoint.API_SERVER, pieces, module + 2, environment, around)
+    if name in _WRAPPERS_OF_VLLM:
+        server = _server(Entrypoint.API_SERVER, pieces, module + 2, environment, around)
+        return replace(server, program=name)
     if name in _CLI_MODULES and words[module + 2 : module + 3] == ["serve"]:
         return _server(Entrypoint.SERVE, pieces, module + 3, environment, around)
     return None

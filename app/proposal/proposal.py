@@ -114,6 +114,8 @@ class Proposal:
         subject: which of several in one document it is: a compose service, a container.
         suppressions: exceptions from rules that came beside the text.
         workload: the pod it runs in, where the form is kubernetes.
+        program: what starts vLLM and takes options of its own beside vLLM's, such as
+            `dynamo.vllm`.
         vllm_version: the version that is said beside the image (by an annotation), if any.
         image: the container image, if there is one; it may tell the vLLM version.
         only_environment: no command was given, only variables.
@@ -142,6 +144,7 @@ class Proposal:
     suppressions: tuple[Suppression, ...] = ()
     workload: Workload | None = None
     image: Image | None = None
+    program: str | None = None
     vllm_version: str | None = None
     only_environment: bool = False
     text: LineIndex | None = field(default=None, compare=False, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ from app.serve_config.class_rules import (
 )
 from app.serve_config.command_line import rewrite
 from app.serve_config.config_file import ConfigFile
-from app.serve_config.diagnostics import bounded, finding
+from app.serve_config.diagnostics import bounded, finding, shorten
 from app.serve_config.engine_kwargs import read_kwargs
 from app.serve_config.environment import check_environment
 from app.serve_config.launch_args import check_launch
@@ -93,7 +93,7 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
         findings.extend(check_environment(proposal.environment, catalogue, refuse_unknown=False))
         return Resolution(config=None, findings=bounded(findings), config_file=rewritten.config)
     parsed = parse(rewritten.tokens, table)
-    findings.extend(parsed.findings)
+    findings.extend(_of_vllm(parsed.findings, proposal.program))
     values = read_values(parsed.occurrences, catalogue)
     findings.extend(values.findings)
     findings.extend(_overridden_json(values.occurrences, catalogue))
@@ -102,7 +102,7 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     settings = _with_defaults(values.settings, catalogue, unknown)
     served = proposal.entrypoint is Entrypoint.SERVE
     alone = rewritten.config is not None and rewritten.config.alone
-    alone = alone or proposal.only_environment
+    alone = alone or proposal.only_environment or proposal.program is not None
     if not _set_model(settings, positional=served) and unknown is None and not alone:
         findings.append(_no_model(settings, values.occurrences))
     return _finish(
@@ -217,6 +217,23 @@ def _overridden_json(occurrences: list[Occurrence], catalogue: Catalogue) -> Ite
             setting = Setting(occurrence.value, occurrence.origin, occurrence.location)
             for found in check_setting(flag, setting, catalogue):
                 yield replace(found, fix=None)
+
+
+def _of_vllm(findings: Iterable[Finding], program: str | None) -> Iterator[Finding]:
+    """Pass over words that another program's own options may account for."""
+    theirs = []
+    for found in findings:
+        if program is not None and found.rule in {"cli-unknown-flag", "cli-extra-argument"}:
+            theirs.append(found)
+        else:
+            yield found
+    if theirs:
+        words = ", ".join(f.location.text or "" for f in theirs if f.location is not None)
+        yield finding(
+            "launch-own-options",
+            f"{program} takes options of its own, which are not known here: {shorten(words)}",
+            location=theirs[0].location,
+        )
 
 
 def _open_word(token: Token) -> Finding:

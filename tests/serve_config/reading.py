@@ -6,7 +6,7 @@ from typing import Any
 
 from app.catalogue import CatalogueLibrary
 from app.proposal.envelope import read_envelope
-from app.proposal.shell import parse_command
+from app.proposal.read import read_example
 from app.serve_config.resolve import Resolution, resolve
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
@@ -17,8 +17,8 @@ NEWEST_LAB = "0.32.0"
 
 
 def read(text: str, version: str = NEWEST_LAB) -> Resolution:
-    """Resolve a shell command."""
-    return resolve(parse_command(text), LIBRARY.get(version))
+    """Resolve a shell command, or the first server of manifests."""
+    return resolve(read_example(text), LIBRARY.get(version))
 
 
 def read_members(version: str = NEWEST_LAB, **members: Any) -> Resolution:

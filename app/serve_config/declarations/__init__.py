@@ -9,6 +9,7 @@ from app.serve_config.declarations import (
     config_file,
     environment,
     fields,
+    kubernetes,
     launch,
     serve_args,
 )
@@ -18,6 +19,7 @@ DECLARATIONS: Final = (
     *fields.DECLARATIONS,
     *config_file.DECLARATIONS,
     *environment.DECLARATIONS,
+    *kubernetes.DECLARATIONS,
     *launch.DECLARATIONS,
     *serve_args.DECLARATIONS,
 )
