@@ -9,14 +9,13 @@ from packaging.version import Version
 
 from app.rules.configuration.example_models import SLIDING
 from app.rules.configuration.parallel_models import DENSE
-from app.rules.configuration.speculative_schedule import graph_mode
 from app.rules.declaration import Example
+from app.rules.derived.cuda_graphs import Cause, connector_needs_pieces, graph_changes
 from app.rules.derived.hardware import machine_of
 from app.rules.derived.kv_transfer import (
     MULTI,
     OFFLOADING,
     TRANSFER,
-    KvTransfer,
     kv_transfer,
     supports_hybrid,
 )
@@ -313,14 +312,16 @@ def nixl_context_parallel(config: ServeConfig) -> Iterator[Finding]:
     bad=(
         Example(
             "vllm serve m "
-            + transfer(f'{_LMCACHE}, "kv_connector_extra_config": {{"use_layerwise": true}}')
+            + transfer(f'{_LMCACHE}, "kv_connector_extra_config": {{"use_layerwise": true}}'),
+            model_config=DENSE,
         ),
     ),
     good=(
-        Example(f"vllm serve m {transfer(_LMCACHE)}"),
+        Example(f"vllm serve m {transfer(_LMCACHE)}", model_config=DENSE),
         Example(
             "vllm serve m --enforce-eager "
-            + transfer(f'{_LMCACHE}, "kv_connector_extra_config": {{"use_layerwise": true}}')
+            + transfer(f'{_LMCACHE}, "kv_connector_extra_config": {{"use_layerwise": true}}'),
+            model_config=DENSE,
         ),
     ),
     covers=("connector-needs-piecewise",),
@@ -328,29 +329,21 @@ def nixl_context_parallel(config: ServeConfig) -> Iterator[Finding]:
 def piecewise(config: ServeConfig) -> Iterator[Finding]:
     """Look for a layer-wise connector and full graphs."""
     moved = kv_transfer(config)
-    if moved is None or moved.role is None or not _layerwise(moved) or config["enforce_eager"]:
+    if moved is None or moved.role is None or not connector_needs_pieces(config):
         return
-    mode = graph_mode(config)
-    if mode is None or "FULL" not in mode or not machine_of(config).is_cuda_alike:
+    change = next((c for c in graph_changes(config) if c.cause is Cause.CONNECTOR), None)
+    if change is None or config["enforce_eager"]:
         return
     dest = "compilation_config.cudagraph_mode"
     yield piecewise.finding(
-        f"the CUDA graph mode is {mode}, but vLLM will use PIECEWISE, because LMCache works "
-        "layer by layer (use_layerwise)",
+        f"the CUDA graph mode is {change.before}, but vLLM will use {change.after}, because "
+        "LMCache works layer by layer (use_layerwise)",
         location=config.place(TRANSFER),
-        fix=Fix("set cudagraph_mode to PIECEWISE", (SetFlag(dest, "PIECEWISE"),), safe=False),
-        evidence={"asked": mode, "effective": "PIECEWISE", "dest": dest},
+        fix=Fix(
+            f"set cudagraph_mode to {change.after}", (SetFlag(dest, change.after),), safe=False
+        ),
+        evidence={"asked": change.before, "effective": change.after, "dest": dest},
     )
-
-
-def _layerwise(moved: KvTransfer) -> bool:
-    if moved.connector == "LMCacheConnectorV1":
-        return bool(moved.extra.get("use_layerwise"))
-    for child in moved.children:
-        extra = child.get("kv_connector_extra_config")
-        if child.get("kv_connector") == "LMCacheConnectorV1" and isinstance(extra, dict):
-            return bool(extra.get("use_layerwise"))
-    return False
 
 
 @rule(
