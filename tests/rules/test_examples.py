@@ -50,6 +50,15 @@ def findings_of(entry: Rule, example: Example, version: str) -> list[Finding]:
     return list(findings)
 
 
+# No setting mends these: what is wrong is the checkpoint, or that this version lacks the model.
+MODEL_AT_FAULT = {
+    "model-architecture-unsupported",
+    "model-qwen4-streams",
+    "model-rope-type-conflict",
+    "model-sparse-attention-index",
+}
+
+
 @pytest.mark.parametrize(("entry", "example", "version", "bad"), CASES)
 def test_an_example_does_what_it_says(
     entry: Rule, example: Example, version: str, bad: bool
@@ -106,6 +115,9 @@ def test_the_correction_of_a_bad_example_is_accepted_in_every_form(
     for envelope in envelopes_of(example, catalogue):
         verdict = validate(read_envelope(envelope).proposal, catalogue)
         assert entry.id in {f.rule for f in verdict.findings}
+        if entry.id in MODEL_AT_FAULT:
+            assert not [f for f in verdict.findings if f.rule == entry.id and f.fix is not None]
+            continue
         assert verdict.corrected is not None, envelope
         corrected = {k: v for k, v in verdict.corrected.items() if k not in {"fixes", "safe"}}
         facts = {k: envelope[k] for k in ("model_config", "draft_model_config", "hardware")}
