@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from app.errors import AdmissionError, InvalidEnvelope
+from app.kubernetes.custom import made_of
 from app.kubernetes.environment import Environment, named, not_a_string, texts_of
 from app.kubernetes.exceptions import exceptions_of
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests
+from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.remarks import one_word, quoted_json, removed_options, unlisted
-from app.kubernetes.workloads import PodPlace, pods_of
+from app.kubernetes.workloads import PodPlace, containers_of, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
@@ -31,7 +33,6 @@ VERSION_ANNOTATION: Final = "vllm-admission/vllm-version"
 # Names of whole devices; what the product is, the node's labels tell.
 _DEVICES: Final = {"nvidia.com/gpu": None, "amd.com/gpu": "AMD Instinct"}
 _PRODUCT: Final = "nvidia.com/gpu.product"
-_MAX_CONTAINERS: Final = 200
 
 
 def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
@@ -43,20 +44,21 @@ def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
     Raises:
         MalformedDocument: a script in a container cannot be read.
     """
-    found: list[tuple[Manifest, Proposal]] = []
+    found: list[tuple[Manifest, Manifest, Proposal]] = []
     for manifest in manifests:
-        for pod in pods_of(manifest):
-            found.extend((manifest, s) for s in _Pod(manifest, pod, manifests).servers())
-    servers = [server for _, server in found]
+        for described in made_of(manifest, manifests) or (manifest,):
+            for pod in pods_of(described):
+                servers = _Pod(described, pod, manifests).servers()
+                found.extend((manifest, described, server) for server in servers)
+    everyone = [server for _, _, server in found]
     return tuple(
         replace(
             server,
-            workload=replace(server.workload, neighbours=_others(servers, server)),
-            reread=_rereading(manifests, manifest, number),
+            workload=_among(everyone, server),
+            # What was made from another object cannot be written back into it.
+            reread=_rereading(manifests, held, number) if held is described else None,
         )
-        if server.workload is not None
-        else server
-        for number, (manifest, server) in enumerate(found)
+        for number, (held, described, server) in enumerate(found)
     )
 
 
@@ -79,8 +81,9 @@ def _rereading(
     return reread
 
 
-def _others(servers: Sequence[Proposal], server: Proposal) -> tuple[Proposal, ...]:
-    return tuple(other for other in servers if other is not server)
+def _among(servers: Sequence[Proposal], server: Proposal) -> Workload | None:
+    others = tuple(other for other in servers if other is not server)
+    return None if server.workload is None else replace(server.workload, neighbours=others)
 
 
 class _Pod:
@@ -91,13 +94,10 @@ class _Pod:
         self._spec: Mapping[str, Any] = manifest.at(pod.path)
 
     def servers(self) -> Iterator[Proposal]:
-        for member in ("initContainers", "containers"):
-            containers = self._spec.get(member)
-            for i, container in enumerate(containers if isinstance(containers, list) else ()):
-                if isinstance(container, Mapping) and i < _MAX_CONTAINERS:
-                    server = self._server(container, (member, i))
-                    if server is not None:
-                        yield server
+        for place, container in containers_of(self._spec):
+            server = self._server(container, place)
+            if server is not None:
+                yield server
 
     def _server(self, container: Mapping[str, Any], place: Path) -> Proposal | None:
         path: Path = (*self._pod.path, *place)
@@ -113,7 +113,7 @@ class _Pod:
         if command is None:
             command = presumed_command(container.get("name"), image, arguments, at)
         started = Container(image, command, arguments, variables, at)
-        proposal = contained(started, around) or _one_word(command, variables, around)
+        proposal = self._started(started, around)
         if proposal is None:
             return None
         remarks = list(removed_options(proposal, image))
@@ -133,9 +133,26 @@ class _Pod:
             suppressions=tuple(exceptions_of(annotations)),
         )
 
+    def _started(self, started: Container, around: Surroundings) -> Proposal | None:
+        """Give what the container starts; a script that is none of vLLM's is passed over."""
+        try:
+            proposal = contained(started, around)
+        except AdmissionError:
+            words = (*(started.entrypoint or ()), *started.arguments)
+            if any("vllm" in piece.text for piece in words):
+                raise
+            return None
+        return proposal or _one_word(started.entrypoint, started.environment, around)
+
     def _editing(self, path: Path) -> dict[str, Any]:
         """Give what edits go through: the text, and what writes into it."""
         places = self._manifest.places
+        if isinstance(places, MappedPlaces):
+            # What is changed in a made-up pod cannot be written into what it was made of.
+            original = places.original
+            held = original.places
+            text = held.index.text if isinstance(held, YamlPlaces) else json.dumps(original.data)
+            return {"source": text, "writer": None}
         if isinstance(places, YamlPlaces):
             return {"source": places.index.text, "writer": YamlWriter(places, path)}
         source = json.dumps(self._manifest.data)

@@ -29,9 +29,25 @@ _PODS: Final[dict[tuple[str, str], tuple[Path, ...]]] = {
         ("spec", "leaderWorkerTemplate", "workerTemplate", "spec"),
     ),
 }
+_MAX_CONTAINERS: Final = 200
 # Of a group of pods: how many there are in one.
 _GROUP_SIZES: Final = ("size", "podGroupSize")
 _MAX_DEPTH: Final = 24
+_COMMON_STEPS: Final = frozenset({"spec", "template", "podTemplate", "extraPodSpec"})
+# Dynamo's `extraPodSpec` names one container beside the others.
+MAIN: Final = "mainContainer"
+
+
+def containers_of(pod: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Give the containers of a pod's spec with their places in it, in the order of their start."""
+    for member in ("initContainers", "containers"):
+        items = pod.get(member)
+        for i, item in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(item, Mapping) and i < _MAX_CONTAINERS:
+                yield (member, i), item
+    main = pod.get(MAIN)
+    if isinstance(main, Mapping):
+        yield (MAIN,), main
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +97,8 @@ def _search(manifest: Manifest, value: Any, path: Path) -> Iterator[PodPlace]:
 
 
 def _has_containers(value: Mapping[str, Any]) -> bool:
+    if isinstance(value.get(MAIN), Mapping):
+        return True
     containers = value.get("containers")
     return (
         isinstance(containers, list)
@@ -110,5 +128,5 @@ def _role(manifest: Manifest, path: Path) -> str | None:
             item = manifest.at(path[:length])
             name = item.get("name") if isinstance(item, Mapping) else None
             return name if isinstance(name, str) else str(path[length - 1])
-    steps = [step for step in path if step not in {"spec", "template", "podTemplate"}]
+    steps = [step for step in path if step not in _COMMON_STEPS]
     return str(steps[-1]) if steps else None

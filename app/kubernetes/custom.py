@@ -1,0 +1,236 @@
+"""Custom resources that say in their own words what a server is to be.
+
+Each reader gives objects with a pod as Kubernetes would have it, made from the resource. Sources:
+the resources' own definitions (KServe `v1beta1`, `v1alpha1`; KubeAI `kubeai.org/v1`; the
+production-stack chart's `values.yaml` and its `VLLMRuntime`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from app.kubernetes.manifest import Manifest, Path
+from app.kubernetes.placed import Maker
+
+_MODELS: Final = "/mnt/models"
+# Names of production-stack for what vLLM has as options; switches have no value.
+_VLLM_CONFIG: Final = {
+    "tensorParallelSize": "--tensor-parallel-size",
+    "pipelineParallelSize": "--pipeline-parallel-size",
+    "maxModelLen": "--max-model-len",
+    "dtype": "--dtype",
+    "gpuMemoryUtilization": "--gpu-memory-utilization",
+    "maxNumSeqs": "--max-num-seqs",
+    "maxLoras": "--max-loras",
+}
+_SWITCHES: Final = {
+    "enablePrefixCaching": ("--enable-prefix-caching", "--no-enable-prefix-caching"),
+    "enableChunkedPrefill": ("--enable-chunked-prefill", "--no-enable-chunked-prefill"),
+}
+_PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+_HUGGING_FACE: Final = ("python3", "-m", "huggingfaceserver")
+# What the chart gives where the values are silent.
+_CHART_PROBE: Final[dict[str, Any]] = {"httpGet": {"path": "/health", "port": 8000}}
+
+
+def made_of(manifest: Manifest, stream: Sequence[Manifest]) -> tuple[Manifest, ...] | None:
+    """Give the objects that a custom resource stands for; None if it is none of these kinds."""
+    if "servingEngineSpec" in manifest.data:
+        return tuple(_values(manifest))
+    reader = _READERS.get((manifest.group, manifest.kind))
+    return None if reader is None else tuple(reader(manifest, stream))
+
+
+def _values(manifest: Manifest) -> Iterator[Manifest]:
+    """Read the values of the production-stack chart."""
+    engine: Path = ("servingEngineSpec",)
+    models = manifest.at((*engine, "modelSpec"))
+    for i, model in enumerate(models if isinstance(models, list) else ()):
+        if isinstance(model, Mapping):
+            yield _of_stack(manifest, (*engine, "modelSpec", i), model, engine)
+
+
+def _of_stack(manifest: Manifest, at: Path, model: Mapping[str, Any], engine: Path) -> Manifest:
+    maker = Maker(manifest)
+    repository, tag = model.get("repository"), model.get("tag")
+    if isinstance(repository, str) and isinstance(tag, str):
+        maker.set("image", f"{repository}:{tag}", (*at, "tag"))
+    maker.set("command", ["vllm", "serve"], at)
+    maker.word(str(model.get("modelURL", "")), (*at, "modelURL"))
+    _vllm_config(maker, manifest, (*at, "vllmConfig"))
+    maker.set("env", model.get("env"), (*at, "env"))
+    count = model.get("requestGPU")
+    if isinstance(count, int):
+        maker.set("resources", {"limits": {"nvidia.com/gpu": count}}, (*at, "requestGPU"))
+    for name in _PROBES:
+        probe, where = model.get(name), (*at, name)
+        if probe is None:
+            probe, where = manifest.at((*engine, name)), (*engine, name)
+        if name == "readinessProbe" and probe is None:
+            probe = _CHART_PROBE
+        maker.set(name, probe, where)
+    if model.get("shmSize") is not None:
+        _shared_memory(maker, model["shmSize"], (*at, "shmSize"))
+    return maker.made(str(model.get("name", at[-1])), at)
+
+
+def _vllm_config(maker: Maker, manifest: Manifest, at: Path) -> None:
+    config = manifest.at(at)
+    for key, value in config.items() if isinstance(config, Mapping) else ():
+        if key in _VLLM_CONFIG and value is not None:
+            maker.word(_VLLM_CONFIG[key], (*at, key))
+            maker.word(_text(value), (*at, key))
+        elif key in _SWITCHES and isinstance(value, bool):
+            maker.word(_SWITCHES[key][0 if value else 1], (*at, key))
+        elif key == "extraArgs" and isinstance(value, list):
+            for i, word in enumerate(value):
+                maker.word(_text(word), (*at, key, i))
+
+
+def _shared_memory(maker: Maker, limit: Any, at: Path) -> None:
+    volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+    maker.set_pod("volumes", [volume], at)
+    maker.set("volumeMounts", [{"name": "shm", "mountPath": "/dev/shm"}], at)  # noqa: S108 - no file of ours
+
+
+def _runtime(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read a VLLMRuntime of production-stack."""
+    maker = Maker(manifest)
+    image = manifest.at(("spec", "deploymentConfig", "image"))
+    if isinstance(image, Mapping) and isinstance(image.get("name"), str):
+        registry = image.get("registry")
+        name = f"{registry}/{image['name']}" if registry else image["name"]
+        maker.set("image", name, ("spec", "deploymentConfig", "image", "name"))
+    maker.set("command", ["vllm", "serve"], ("spec",))
+    maker.word(str(manifest.at(("spec", "model", "modelURL"))), ("spec", "model", "modelURL"))
+    _vllm_config(maker, manifest, ("spec", "vllmConfig"))
+    resources = manifest.at(("spec", "deploymentConfig", "resources"))
+    gpu = resources.get("gpu") if isinstance(resources, Mapping) else None
+    if gpu is not None:
+        limits = {"limits": {"nvidia.com/gpu": gpu}}
+        maker.set("resources", limits, ("spec", "deploymentConfig", "resources", "gpu"))
+    maker.set("env", manifest.at(("spec", "vllmConfig", "env")), ("spec", "vllmConfig", "env"))
+    yield maker.made("vllm", ("spec",))
+
+
+def _kubeai(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read a Model of KubeAI."""
+    if manifest.at(("spec", "engine")) != "VLLM":
+        return
+    maker = Maker(manifest)
+    maker.set("image", manifest.at(("spec", "image")), ("spec", "image"))
+    maker.set("command", ["vllm", "serve"], ("spec",))
+    url = _text(manifest.at(("spec", "url")))
+    maker.word(url.removeprefix("hf://").partition("?")[0], ("spec", "url"))
+    arguments = manifest.at(("spec", "args"))
+    for i, word in enumerate(arguments if isinstance(arguments, list) else ()):
+        maker.word(_text(word), ("spec", "args", i))
+    variables = manifest.at(("spec", "env"))
+    if isinstance(variables, Mapping):
+        listed = [{"name": name, "value": value} for name, value in variables.items()]
+        maker.set("env", listed, ("spec", "env"))
+    yield maker.made("server", ("spec",))
+
+
+def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read an InferenceService of KServe whose predictor names a runtime, or a format."""
+    at: Path = ("spec", "predictor", "model")
+    model = manifest.at(at)
+    if not isinstance(model, Mapping):
+        return
+    runtime = _named_runtime(stream, model.get("runtime"))
+    containers = None if runtime is None else runtime.at(("spec", "containers"))
+    base = containers[0] if isinstance(containers, list) and containers else {}
+    kind = manifest.at((*at, "modelFormat", "name"))
+    if not isinstance(base, Mapping) or (not base and str(kind).lower() != "huggingface"):
+        return
+    maker = Maker(manifest)
+    for key in ("image", *_PROBES):
+        own = model.get(key)
+        maker.set(key, base.get(key) if own is None else own, (*at, key))
+    given = base.get("command")
+    if given is not None or not base:
+        maker.set("command", list(given or _HUGGING_FACE), at)
+    for held, where in ((base.get("args"), at), (model.get("args"), (*at, "args"))):
+        for i, word in enumerate(held if isinstance(held, list) else ()):
+            # `{{.Name}}` is what KServe puts there.
+            maker.word(_text(word), where if where is at else (*where, i))
+    own_variables, variables = model.get("env"), base.get("env")
+    listed = [*_list(variables), *_list(own_variables)]
+    maker.set("env", listed or None, (*at, "env"))
+    maker.set("resources", model.get("resources") or base.get("resources"), (*at, "resources"))
+    yield maker.made("kserve-container", at)
+
+
+def _named_runtime(stream: Sequence[Manifest], name: object) -> Manifest | None:
+    kinds = {"ServingRuntime", "ClusterServingRuntime"}
+    for other in stream:
+        if other.kind in kinds and other.name == name:
+            return other
+    return None
+
+
+def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read an LLMInferenceService of KServe, whose containers may leave their command to it.
+
+    KServe's own command is `vllm serve /mnt/models … ${VLLM_ADDITIONAL_ARGS}`.
+    """
+    for at in (("spec", "template"), ("spec", "worker"), ("spec", "prefill", "template")):
+        pod = manifest.at(at)
+        containers = pod.get("containers") if isinstance(pod, Mapping) else None
+        for i, container in enumerate(_list(containers)):
+            if not isinstance(container, Mapping) or container.get("name") != "main":
+                continue
+            maker, place = Maker(manifest), (*at, "containers", i)
+            for key, value in container.items():
+                if key not in {"name", "args"}:
+                    maker.set(key, value, (*place, key))
+            for key, value in pod.items():
+                if key != "containers":
+                    maker.set_pod(key, value, (*at, key))
+            _llm_arguments(maker, container, place)
+            yield maker.made("-".join(map(str, at[1:])) + " main", place)
+
+
+def _llm_arguments(maker: Maker, container: Mapping[str, Any], place: Path) -> None:
+    if container.get("command") or container.get("args"):
+        for i, word in enumerate(_list(container.get("args"))):
+            maker.word(word, (*place, "args", i))
+        return
+    maker.set("command", ["vllm", "serve"], place)
+    maker.word(_MODELS, place)
+    variables: list[Any] = list(_list(container.get("env")))
+    for i, entry in enumerate(variables):
+        if isinstance(entry, Mapping) and entry.get("name") == "VLLM_ADDITIONAL_ARGS":
+            for word in _split(entry.get("value")):
+                maker.word(word, (*place, "env", i, "value"))
+            variables[i] = None  # it is for the shell that KServe starts vLLM with
+    maker.set("env", variables, (*place, "env"))
+
+
+def _split(text: object) -> list[str]:
+    try:
+        return shlex.split(text) if isinstance(text, str) else []
+    except ValueError:
+        return []
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+_Reader: TypeAlias = Callable[[Manifest, Sequence[Manifest]], Iterator[Manifest]]
+_READERS: Final[dict[tuple[str, str], _Reader]] = {
+    ("production-stack.vllm.ai", "VLLMRuntime"): _runtime,
+    ("kubeai.org", "Model"): _kubeai,
+    ("serving.kserve.io", "LLMInferenceService"): _llm_service,
+    ("serving.kserve.io", "InferenceService"): _inference_service,
+}
