@@ -20,6 +20,7 @@ from app import batch as batches
 from app import replay_command as replays
 from app.catalogue import CatalogueLibrary
 from app.cli_input import (
+    DraftConfigOption,
     EnvOption,
     FileArgument,
     FilesOption,
@@ -109,6 +110,7 @@ def validate(
     env: EnvOption = None,
     files: FilesOption = None,
     model_config: ModelConfigOption = None,
+    draft_model_config: DraftConfigOption = None,
     hardware: HardwareOption = None,
     batch: Annotated[
         str | None,
@@ -134,10 +136,12 @@ def validate(
     if profile is not None:
         policy = with_fields(policy, profile=profile)
     if batch is not None:
-        if vllm_version or env or files or model_config or hardware:
+        if vllm_version or env or files or model_config or draft_model_config or hardware:
             raise typer.BadParameter("in a batch each line says its version, env and facts")
         _validate_batch(batch, library, settings.vllm_version, policy, output)
-    envelope = read_proposal(file, words, given_along(env, files, model_config, hardware))
+    envelope = read_proposal(
+        file, words, given_along(env, files, model_config, hardware, draft_model_config)
+    )
     if vllm_version:
         if envelope.vllm_versions:
             raise typer.BadParameter("--vllm-version is given, and the envelope names a version")

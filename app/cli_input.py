@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,6 +37,10 @@ FilesOption = Annotated[
 ModelConfigOption = Annotated[
     Path | None, typer.Option("--model-config", help="The model's config.json.")
 ]
+DraftConfigOption = Annotated[
+    Path | None,
+    typer.Option("--draft-model-config", help="The speculative draft model's config.json."),
+]
 HardwareOption = Annotated[
     str | None, typer.Option("--hardware", metavar="GPU:COUNT", help="H100-80GB:8, or cpu.")
 ]
@@ -60,6 +64,7 @@ def given_along(
     files: list[str] | None,
     model_config: Path | None,
     hardware: str | None,
+    draft_model_config: Path | None = None,
 ) -> Along:
     """Read what the options say about the proposal.
 
@@ -78,17 +83,23 @@ def given_along(
         texts[name] = _text(path if equals else name)
     along = Along(environment=variables, files=texts)
     if model_config is not None:
-        what = str(model_config)
-        facts = decode_json(_text(what), what=what)
-        if not isinstance(facts, dict):
-            raise UnusableInput(f"{what} is no config.json: it must hold a JSON object")
-        along = replace(along, model_config=facts)
+        along = replace(along, model_config=_config(model_config))
+    if draft_model_config is not None:
+        along = replace(along, draft_model_config=_config(draft_model_config))
     if hardware is not None:
         gpu, _, count = hardware.partition(":")
         if count and not count.isdigit():
             raise typer.BadParameter(f"--hardware takes GPU or GPU:COUNT, not {hardware!r}")
         along = replace(along, hardware=Hardware(gpu or None, int(count) if count else None))
     return along
+
+
+def _config(path: Path) -> dict[str, Any]:
+    what = str(path)
+    facts = decode_json(_text(what), what=what)
+    if not isinstance(facts, dict):
+        raise UnusableInput(f"{what} is no config.json: it must hold a JSON object")
+    return facts
 
 
 def _text(path: str) -> str:

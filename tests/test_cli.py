@@ -320,3 +320,19 @@ def test_an_upgrade_needs_the_version_in_use(run: Run) -> None:
     assert result.code == 2
     assert "from" in result.err
     assert run("upgrade", "--from", "0.30.0").code == 2
+
+
+def test_the_drafts_config_json_is_read_too(run: Run, tmp_path: Path) -> None:
+    """Two vocabularies that differ: only the draft's config.json can tell."""
+    draft, target = tmp_path / "draft.json", tmp_path / "target.json"
+    dense = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    draft.write_text(json.dumps({**dense, "vocab_size": 32000}))
+    target.write_text(json.dumps({**dense, "vocab_size": 151936}))
+    spec = '{"method": "draft_model", "model": "d", "num_speculative_tokens": 2}'
+    command = ["--", "vllm", "serve", "m", "--speculative-config", spec]
+    options = ["--vllm-version", "0.32.0", "--format", "json", "--model-config", str(target)]
+    with_draft = run("validate", *options, "--draft-model-config", str(draft), *command)
+    rules = {finding["rule"] for finding in json.loads(with_draft.out)["findings"]}
+    assert "speculative-vocabulary" in rules
+    without = run("validate", *options, *command)
+    assert "speculative-vocabulary" not in without.out.split('"not_checked"')[0]

@@ -11,6 +11,7 @@ import typer
 
 from app.catalogue import CatalogueLibrary
 from app.cli_input import (
+    DraftConfigOption,
     EnvOption,
     FileArgument,
     FilesOption,
@@ -47,6 +48,7 @@ def upgrade_command(
     env: EnvOption = None,
     files: FilesOption = None,
     model_config: ModelConfigOption = None,
+    draft_model_config: DraftConfigOption = None,
     hardware: HardwareOption = None,
     output: Annotated[
         UpgradeFormat, typer.Option("--format", help="Output format.")
@@ -57,7 +59,9 @@ def upgrade_command(
     if [file, words].count(None) != 1:
         raise typer.BadParameter("give exactly one of FILE or `-- vllm serve …`")
     library = CatalogueLibrary(read_settings().catalogue_dir)
-    envelope = read_proposal(file, words, given_along(env, files, model_config, hardware))
+    envelope = read_proposal(
+        file, words, given_along(env, files, model_config, hardware, draft_model_config)
+    )
     upgrades = check_upgrade(envelope, library, old, new)
     if output is UpgradeFormat.JSON:
         sys.stdout.write(json.dumps(answer(upgrades), indent=2) + "\n")
