@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from starlette.types import Scope
 
+from app.errors import UnusableInput
+
 RawHeaders = list[tuple[bytes, bytes]]
 
 VIA = (b"via", b"1.1 vllm-admission")
@@ -108,7 +110,13 @@ def request_id_of(candidate: str | bytes | None) -> str:
 
 
 def target_of(scope: Scope) -> bytes:
-    """Give the request target as it was received: path and query, byte for byte."""
+    """Give the request target as it was received: path and query, byte for byte.
+
+    Raises:
+        UnusableInput: it is no path (`OPTIONS *` asks about us, and is for no route).
+    """
     raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    if not raw_path.startswith(b"/"):
+        raise UnusableInput("the request target must be a path that begins with /")
     query: bytes = scope["query_string"]
     return raw_path + b"?" + query if query else raw_path

@@ -109,11 +109,16 @@ class GuardedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, or has too long a header."""
+        cycle = self.cycle
         if self._head_bytes > self.limits.max_bytes:
             self._refuse(self._too_large())
-        elif self._answering:
+        elif not self._answering:
+            super().send_400_response(msg)
+        elif self.pipeline or cycle is None or cycle.response_started:
             self.transport.close()
-        else:
+        else:  # the body is malformed; whoever waits for it must not answer any more
+            cycle.disconnected = True
+            cycle.message_event.set()
             super().send_400_response(msg)
 
     @property

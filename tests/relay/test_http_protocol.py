@@ -124,3 +124,24 @@ async def test_what_is_no_request_gets_uvicorns_400() -> None:
         client.writer.write(b"\x16\x03\x01 no http\r\n\r\n")
         answer = await client.rest(await client.head())
     assert (answer.status, answer.body) == (400, b"Invalid HTTP request received.")
+
+
+@pytest.mark.asyncio
+async def test_a_malformed_body_is_a_400_too_and_only_that() -> None:
+    async with _client() as client:
+        client.writer.write(
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\nabc"
+        )
+        answer = await client.rest(await client.head())
+        assert await client.reader.read() == b""
+    assert (answer.status, answer.body) == (400, b"Invalid HTTP request received.")
+
+
+@pytest.mark.asyncio
+async def test_a_malformed_body_behind_an_answer_under_way_ends_the_connection() -> None:
+    async with _client() as client:
+        await client.send("GET", "/slow")
+        client.writer.write(
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc"
+        )
+        assert await client.reader.read() == b""

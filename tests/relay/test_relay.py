@@ -345,3 +345,12 @@ async def test_a_hundred_streams_at_once_keep_apart_and_leave_nothing_behind() -
         left = [t for t in asyncio.all_tasks() if "_watch" in repr(t) or "_ask" in repr(t)]
     assert bodies == [b"".join(b"data: %s %d\n\n" % (n, i) for i in range(5)) for n in names]
     assert left == []
+
+
+@pytest.mark.asyncio
+async def test_a_target_that_is_no_path_is_a_400_and_reaches_no_backend() -> None:
+    async with scene(_echo) as (backend, _, client):
+        answer = await client.ask("OPTIONS", "*")
+    assert answer.status == 400
+    assert json.loads(answer.body)["error"]["code"] == 400
+    assert backend.seen == []

@@ -49,6 +49,9 @@ def _rule(name: str, severity: Severity, *, versions: str = "", crash: bool = Fa
         ("GET", "/v1/completions", None),
         ("POST", "/v1/models", None),
         ("POST", "/v1/completions/", None),
+        ("POST", "/v1/completions\n", "/v1/completions"),  # as Starlette's `$` matches
+        ("POST", "/v1/completions\n\n", None),
+        ("POST", "/v1/completions\r", None),
     ],
 )
 def test_only_generating_requests_are_examined(method: str, path: str, route: str | None) -> None:
