@@ -53,9 +53,10 @@ _UNANSWERABLE: Final = (
     "Failed to import Ray",
     "No module named 'lmcache'",
     "Couldn't instantiate the backend tokenizer",
+    "runai_model_streamer",
 )
 # Rules of what vLLM refuses right after the configuration, where the oracle has stopped.
-_AFTER_CONFIGURATION: Final = frozenset({"lora-runtime-updating"})
+_AFTER_CONFIGURATION: Final = frozenset({"ec-transfer-connector", "lora-runtime-updating"})
 GPU_COUNT: Final = 8
 
 
