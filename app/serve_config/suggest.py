@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import heapq
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 _LONGEST: Final = 80
@@ -18,18 +21,26 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> tuple[str, ...]:
 
     Dashes and underscores, and upper and lower case, count as equal.
     """
-    if len(name) > _LONGEST:
-        return ()
+    return _nearest(name, tuple(known), count) if len(name) <= _LONGEST else ()
+
+
+@lru_cache(maxsize=64)  # a verdict with a correction asks for the same word several times
+def _nearest(name: str, known: tuple[str, ...], count: int) -> tuple[str, ...]:
     asked = _fold(name)
     pairs = _pairs(asked)
+    names = _known(known)
     # Names that are alike have most pairs of letters in common; comparing letters in order is
     # slow, so only those that have the most are compared so.
-    likely = [
-        (2 * len(pairs & other_pairs) / (len(pairs) + len(other_pairs) or 1), i, other)
-        for i, (other, other_pairs) in enumerate(_known(tuple(known)).items())
-    ]
-    likely = heapq.nlargest(_COMPARED, likely)
-    rated = [(_ratio(asked, _fold(other)), -i, other) for shared, i, other in likely if shared > 0]
+    shared = Counter(chain.from_iterable(names.having.get(pair, ()) for pair in pairs))
+    likely = heapq.nlargest(
+        _COMPARED, ((2 * n / (len(pairs) + names.sizes[i]), i) for i, n in shared.items())
+    )
+    matcher = difflib.SequenceMatcher(None, "", asked)
+    rated = []
+    for _, i in likely:
+        matcher.set_seq1(names.folded[i])
+        if matcher.real_quick_ratio() >= _CUTOFF and matcher.quick_ratio() >= _CUTOFF:
+            rated.append((matcher.ratio(), -i, names.names[i]))
     best = heapq.nlargest(count, (entry for entry in rated if entry[0] >= _CUTOFF))
     return tuple(other for _, _, other in best)
 
@@ -44,11 +55,28 @@ def hint(names: tuple[str, ...]) -> str:
     return f"; did you mean {' or '.join(names[:2])}?" if names else ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Known names, folded, with how many pairs of letters each has, and who has which pair."""
+
+    names: tuple[str, ...]
+    folded: tuple[str, ...]
+    sizes: tuple[int, ...]
+    having: Mapping[str, Sequence[int]]
+
+
 @lru_cache(maxsize=512)
-def _known(names: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """Give each name with its pairs of letters; of names that fold alike, the last."""
+def _known(names: tuple[str, ...]) -> _Known:
+    """Index the names; of names that fold alike, the last counts."""
     folded = {_fold(name): name for name in names}
-    return {name: _pairs(folded_name) for folded_name, name in folded.items()}
+    having: dict[str, list[int]] = defaultdict(list)
+    sizes = []
+    for i, name in enumerate(folded):
+        pairs = _pairs(name)
+        sizes.append(len(pairs))
+        for pair in pairs:
+            having[pair].append(i)
+    return _Known(tuple(folded.values()), tuple(folded), tuple(sizes), dict(having))
 
 
 def _pairs(name: str) -> frozenset[str]:
