@@ -13,9 +13,10 @@ from app.kubernetes.environment import Environment, named, not_a_string, texts_o
 from app.kubernetes.exceptions import exceptions_of
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.json_writer import JsonWriter
-from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests
+from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests, text_of
 from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
+from app.kubernetes.ray import ray_servers
 from app.kubernetes.remarks import one_word, quoted_json, removed_options, unlisted
 from app.kubernetes.workloads import PodPlace, containers_of, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
@@ -46,6 +47,8 @@ def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
     """
     found: list[tuple[Manifest, Manifest, Proposal]] = []
     for manifest in manifests:
+        in_ray = ray_servers(manifest)
+        found.extend((manifest, made, server) for made, server in in_ray)
         for described in made_of(manifest, manifests) or (manifest,):
             for pod in pods_of(described):
                 servers = _Pod(described, pod, manifests).servers()
@@ -149,14 +152,13 @@ class _Pod:
         places = self._manifest.places
         if isinstance(places, MappedPlaces):
             # What is changed in a made-up pod cannot be written into what it was made of.
-            original = places.original
-            held = original.places
-            text = held.index.text if isinstance(held, YamlPlaces) else json.dumps(original.data)
-            return {"source": text, "writer": None}
+            return {"source": text_of(places.original), "writer": None}
         if isinstance(places, YamlPlaces):
             return {"source": places.index.text, "writer": YamlWriter(places, path)}
-        source = json.dumps(self._manifest.data)
-        return {"source": source, "writer": JsonWriter(self._manifest, path)}
+        return {
+            "source": text_of(self._manifest),
+            "writer": JsonWriter(self._manifest, path),
+        }
 
     def _subject(self, container: Mapping[str, Any]) -> str:
         parts = [self._manifest.title, self._pod.role, container.get("name")]
@@ -297,14 +299,12 @@ def _one_word(
 ) -> Proposal | None:
     """Read what a command that is one word was meant to be."""
     word = unlisted(command)
-    if word is None:
+    if word is None or "vllm" not in word.text:
         return None
     try:
         meant = around.read_script(word.nested(), variables)
     except AdmissionError:
         return None  # it is none of vLLM's
-    if meant.only_environment:
-        return None
     return replace(meant, findings=(one_word(word), *meant.findings))
 
 

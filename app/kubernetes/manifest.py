@@ -7,6 +7,7 @@ sent: a text has lines and columns, an object has JSON pointers alone.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -178,12 +179,25 @@ def read_manifests(text: str, source: str) -> tuple[Manifest, ...]:
         MalformedDocument: not YAML; the message has line and column.
         PayloadTooLarge: it is larger than any manifest.
     """
-    index = LineIndex(text, source)
+    return read_documents(LineIndex(text, source))
+
+
+def read_documents(index: LineIndex) -> tuple[Manifest, ...]:
+    """Read the documents of a YAML text that may stand inside another one.
+
+    Raises: as `read_manifests`.
+    """
     found: list[Manifest] = []
-    for root in read_nodes(text, source):
+    for root in read_nodes(index.text, index.source):
         if isinstance(root, MappingNode):
             found.extend(_with_items(Manifest(_data(root), YamlPlaces(index, root))))
     return tuple(found)
+
+
+def text_of(manifest: Manifest) -> str:
+    """Give the text that an object is part of, or its own as JSON."""
+    places = manifest.places
+    return places.index.text if isinstance(places, YamlPlaces) else json.dumps(manifest.data)
 
 
 def manifest_of(data: Mapping[str, Any]) -> Manifest:

@@ -1,0 +1,72 @@
+"""Objects of real incidents: each gets the answer that its users would have needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from app.kubernetes.read import read_kubernetes
+from app.proposal.envelope import Envelope
+from app.validation import judge
+from app.verdict.finding import Severity
+from app.verdict.verdict import Outcome, Verdict
+from tests.kubernetes.support import LIBRARY
+
+CASES: Final[dict[str, dict[str, Any]]] = {
+    case["id"]: case
+    for line in Path(__file__).with_name("cases.jsonl").read_text(encoding="utf-8").splitlines()
+    for case in [json.loads(line)]
+}
+# By the rule that says why; c03's option is one that 0.28.0 does not have.
+EXPECTED: Final = [
+    ("c03", "0.28.0", Outcome.REJECTED, "cli-unknown-flag"),
+    ("c05", "0.32.0", Outcome.ACCEPTED, None),
+    ("c06", "0.32.0", Outcome.ACCEPTED, "kubernetes-liveness-before-start"),
+    ("c08", "0.32.0", Outcome.ACCEPTED, "kubernetes-startup-budget"),
+    ("c10", "0.32.0", Outcome.ACCEPTED, "kubernetes-shared-memory"),
+    ("c13", "0.32.0", Outcome.UNDETERMINED, "launch-removed-option"),
+    ("c14", "0.32.0", Outcome.REJECTED, "parallel-world-exceeds-devices"),
+    ("c15", "0.32.0", Outcome.ACCEPTED, "kubernetes-readiness-missing"),
+    ("c18", "0.32.0", Outcome.REJECTED, "kubernetes-one-word-command"),
+    ("c20", "0.32.0", Outcome.ACCEPTED, None),
+    # What else has the GPU, and the model's state blocks, are not in the object.
+    ("b17", "0.32.0", Outcome.ACCEPTED, None),
+    ("c17", "0.32.0", Outcome.ACCEPTED, None),
+]
+
+
+def verdict_of(text: str, version: str = "0.32.0") -> Verdict:
+    [server] = read_kubernetes(text)
+    [verdict] = judge(Envelope(proposal=server, vllm_versions=(version,)), LIBRARY)
+    return verdict
+
+
+def test_all_cases_are_here() -> None:
+    assert sorted(CASES) == sorted(name for name, *_ in EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "outcome", "rule"), EXPECTED, ids=[name for name, *_ in EXPECTED]
+)
+def test_a_case(name: str, version: str, outcome: Outcome, rule: str | None) -> None:
+    verdict = verdict_of(CASES[name]["input"], version)
+    assert verdict.outcome is outcome
+    found = [f for f in verdict.findings if f.severity is not Severity.INFO]
+    if rule is None:
+        assert found == []
+        return
+    [told] = [f for f in found if f.rule == rule]
+    assert told.location is not None
+    assert told.location.line is not None
+
+
+def test_the_image_decides_what_dynamo_has() -> None:
+    text = CASES["c13"]["input"]
+    newer = text.replace("{args", "{image: 'nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.1', args")
+    older = newer.replace("1.4.1", "1.3.2")
+    assert newer != text
+    assert verdict_of(newer).outcome is Outcome.REJECTED
+    assert verdict_of(older).outcome is Outcome.ACCEPTED
