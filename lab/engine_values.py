@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from app.catalogue import CatalogueLibrary
 from app.proposal.envelope import read_envelope
-from app.rules.derived import model, scheduler
+from app.rules.derived import compilation, cuda_graphs, model, scheduler
 from app.rules.runner import Runner, decide_runner
 from app.rules.runner_features import Moment
 from app.serve_config.resolve import resolve
@@ -51,12 +51,14 @@ VALUES: Final[Mapping[str, Callable[[ServeConfig], Any]]] = {
     "distributed_executor_backend": scheduler.executor_backend,
     "async_scheduling": scheduler.async_scheduling,
     "use_v2_model_runner": _uses_v2,
+    "compilation_mode": compilation.compilation_mode,
+    "cudagraph_mode": cuda_graphs.graph_mode,
 }
 # What the CPU platform changes after rules have compared (multi-head latent attention there
 # runs without chunks).
 SETTLED_LATER: Final = frozenset(
     {"distributed_executor_backend", "enable_chunked_prefill", "enable_prefix_caching"}
-    | {"max_num_batched_tokens"}
+    | {"max_num_batched_tokens", "compilation_mode"}
 )
 
 

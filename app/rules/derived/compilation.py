@@ -11,6 +11,7 @@ from app.rules.derived import derived
 from app.rules.derived.devices import MachineKind
 from app.rules.derived.hardware import machine_of
 from app.rules.derived.model_class import architectures
+from app.rules.derived.model_types import model_dtype, quantization_method
 from app.rules.derived.parallel import since
 from app.serve_config.serve_config import Abstain, ServeConfig
 
@@ -90,7 +91,7 @@ def breakable_by_default(config: ServeConfig) -> bool:
     named = any(name in listed for name in architectures(config))
     if named and machine_of(config).kind is MachineKind.ROCM:
         raise Abstain("whether vLLM uses breakable CUDA graphs for this model on ROCm")
-    if not named and since(config, "0.31") and _is_batch_invariant(config):
+    if not named and since(config, "0.31") and _may_break_for_invariance(config):
         raise Abstain("whether batch invariance makes vLLM use breakable CUDA graphs")
     return named
 
@@ -112,8 +113,14 @@ def compilation_mode(config: ServeConfig) -> str:
     return asked or COMPILED
 
 
-def _is_batch_invariant(config: ServeConfig) -> bool:
+def _may_break_for_invariance(config: ServeConfig) -> bool:
+    """Whether graphs may break for batch invariance: of some sizes of plain bfloat16 models.
+
+    Source: `_uses_breakable_cudagraph_for_batch_invariance`.
+    """
+    variable = config.variable("VLLM_BATCH_INVARIANT")
+    if variable is None or variable.value.strip() in {"", "0"}:
+        return False
     if config["enforce_eager"] or not machine_of(config).is_cuda:
         return False
-    variable = config.variable("VLLM_BATCH_INVARIANT")
-    return variable is not None and variable.value.strip() not in {"", "0"}
+    return quantization_method(config) is None and model_dtype(config) == "bfloat16"

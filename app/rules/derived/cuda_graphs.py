@@ -189,7 +189,7 @@ def _of_model(config: ServeConfig, mode: str) -> Iterator[Change]:
             raise Abstain("whether this hardware has CUDA graphs")
         yield Change(Cause.PLATFORM, mode, NO_GRAPHS)
         return
-    if has_full(mode) and is_pooling(config):
+    if has_full(mode) and (config["pooler_config"] is not None or is_pooling(config)):
         yield Change(Cause.POOLING, mode, PIECEWISE)
         mode = PIECEWISE
     elif mode != DECODE_ONLY and is_encoder_decoder(config):
@@ -272,8 +272,10 @@ def connector_needs_pieces(config: ServeConfig) -> bool:
         Abstain: it is a connector of somebody else.
     """
     transfer = kv_transfer(config)
-    if transfer is None or transfer.role is None or transfer.offloads:
+    if transfer is None or transfer.connector is None or transfer.role is None:
         return False
+    if transfer.offloads:
+        return False  # that connector comes later
     parts: list[tuple[Any, Any, Any]] = [
         (transfer.connector, transfer.extra, transfer.module_path),
         *(
