@@ -56,7 +56,7 @@ _UNANSWERABLE: Final = (
     "runai_model_streamer",
 )
 # Rules of what vLLM refuses right after the configuration, where the oracle has stopped.
-_AFTER_CONFIGURATION: Final = frozenset({"ec-transfer-connector", "lora-runtime-updating"})
+_AFTER_CONFIGURATION: Final = frozenset({"lora-runtime-updating"})
 GPU_COUNT: Final = 8
 
 
