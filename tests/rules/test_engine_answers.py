@@ -17,7 +17,7 @@ import pytest
 
 from app.catalogue import CatalogueLibrary
 from app.proposal.envelope import read_envelope
-from app.rules.derived import model, scheduler
+from app.rules.derived import compilation, cuda_graphs, model, scheduler
 from app.rules.evaluate import judge_only
 from app.rules.runner import Runner, decide_runner
 from app.rules.runner_features import Moment
@@ -54,6 +54,8 @@ VALUES: Final[Mapping[str, Callable[[ServeConfig], Any]]] = {
     "distributed_executor_backend": scheduler.executor_backend,
     "async_scheduling": scheduler.async_scheduling,
     "use_v2_model_runner": runs_on_v2,
+    "compilation_mode": compilation.compilation_mode,
+    "cudagraph_mode": cuda_graphs.graph_mode,
 }
 
 

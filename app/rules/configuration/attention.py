@@ -30,21 +30,48 @@ _VERSION: Final = f"{CONFIG}.flash_attn_version"
 OCR: Final[dict[str, Any]] = {
     "architectures": ["UnlimitedOCRForCausalLM"],
     "model_type": "unlimited-ocr",
-    "text_config": {
-        "model_type": "deepseek_v2",
+    "language_config": {
+        "first_k_dense_replace": 1,
         "hidden_size": 1280,
         "intermediate_size": 6848,
+        "kv_lora_rank": None,
+        "max_position_embeddings": 8192,
+        "moe_intermediate_size": 896,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
         "num_attention_heads": 10,
+        "num_experts_per_tok": 6,
         "num_hidden_layers": 12,
         "num_key_value_heads": 10,
-        "max_position_embeddings": 8192,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 0,
+        "qk_rope_head_dim": 0,
+        "torch_dtype": "bfloat16",
+        "use_mla": False,
+        "v_head_dim": 0,
         "vocab_size": 129280,
     },
+    "torch_dtype": "bfloat16",
 }
 _DIFFUSION: Final[dict[str, Any]] = {
     "architectures": ["DiffusionGemmaForBlockDiffusion"],
     "model_type": "diffusion_gemma",
     "canvas_length": 256,
+    "text_config": {
+        "model_type": "diffusion_gemma_text",
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "max_position_embeddings": 262144,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 8,
+        "sliding_window": 1024,
+        "vocab_size": 262144,
+    },
+    "torch_dtype": "bfloat16",
 }
 
 
