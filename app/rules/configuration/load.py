@@ -1,7 +1,8 @@
-"""How weights are loaded."""
+"""How weights are loaded (`--load-format`)."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,69 +10,98 @@ from app.rules.declaration import Example
 from app.rules.registry import rule
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
-from app.verdict.fix import Fix, RemoveFlag
+from app.verdict.fix import Fix, RemoveFlag, SetFlag
 
 AREA: Final = "load"
-_FORMAT: Final = "load_format"
-# `transformers_utils/runai_utils.py::SUPPORTED_SCHEMES`
-_STORES: Final = ("s3://", "gs://", "az://")
-_STREAMERS: Final = frozenset({"auto", "modelexpress", "runai_streamer", "runai_streamer_sharded"})
+FORMAT: Final = "load_format"
+# `SUPPORTED_SCHEMES`, compared without regard to case.
+_OBJECT_STORES: Final = ("s3://", "gs://", "az://")
+_STREAMERS: Final = ("modelexpress", "runai_streamer", "runai_streamer_sharded")
+
+
+def load_format(config: ServeConfig) -> str:
+    """Give the load format as `LoadConfig` keeps it: in lower case."""
+    asked = config[FORMAT]
+    return asked.lower() if isinstance(asked, str) else "auto"
 
 
 @rule(
-    id="load-object-storage",
-    title="Weights in object storage are streamed",
-    explanation="A model at s3://, gs:// or az:// is read by the Run:ai streamer (or "
-    "ModelExpress); `auto` chooses it. vLLM refuses another load format.",
+    id="load-object-store",
+    title="Models in object storage need a streaming load format",
+    explanation="A model at `s3://`, `gs://` or `az://` is read by a streamer. `auto` becomes "
+    "`runai_streamer` by itself; any other format that cannot stream is refused.",
     remedy="Leave `--load-format` out.",
     severity=Severity.ERROR,
     area=AREA,
     source="vllm/config/vllm.py::VllmConfig.try_verify_and_update_config",
-    bad=(Example("vllm serve s3://bucket/model --load-format safetensors"),),
+    bad=(
+        Example("vllm serve s3://bucket/m --load-format safetensors"),
+        Example("vllm serve GS://bucket/m --load-format dummy"),
+    ),
     good=(
-        Example("vllm serve s3://bucket/model"),
-        Example("vllm serve s3://bucket/model --load-format runai_streamer"),
+        Example("vllm serve s3://bucket/m"),
+        Example("vllm serve s3://bucket/m --load-format RunAI_streamer"),
         Example("vllm serve m --load-format safetensors"),
     ),
     covers=("runai-load-format",),
 )
-def object_storage(config: ServeConfig) -> Iterator[Finding]:
-    """Look at the scheme, then at the format."""
-    model, asked = config["model"], config[_FORMAT]
-    if not isinstance(model, str) or not model.lower().startswith(_STORES):
+def object_store(config: ServeConfig) -> Iterator[Finding]:
+    """Compare the format with the place of the model."""
+    used = load_format(config)
+    if used == "auto" or used in _STREAMERS:
         return
-    if isinstance(asked, str) and asked not in _STREAMERS:
-        yield object_storage.finding(
-            f"--load-format {asked} cannot read {model.split('://')[0]}://",
-            location=config.place(_FORMAT),
-            fix=Fix("leave the format to vLLM", (RemoveFlag(_FORMAT),), safe=False),
-            engine_message="To load a model from object storage (S3/GCS/Azure), 'load_format' must "
-            "be 'modelexpress', 'runai_streamer' or 'runai_streamer_sharded'",
-        )
+    model = config["model"]
+    if not isinstance(model, str) or not model.lower().startswith(_OBJECT_STORES):
+        return
+    yield object_store.finding(
+        f"--load-format {used} cannot load {model}, which lies in object storage; "
+        f"{', '.join(_STREAMERS)} can",
+        location=config.place(FORMAT),
+        fix=Fix("let vLLM choose runai_streamer", (RemoveFlag(FORMAT),), safe=False),
+        engine_message="To load a model from object storage (S3/GCS/Azure), 'load_format' must be",
+        evidence={"load_format": used, "model": model},
+    )
 
 
 @rule(
     id="load-format-unknown",
-    title="`--load-format` names no loader",
-    explanation="Any text is accepted and looked up when the weights are loaded, after the engine "
-    "was set up: what is none of vLLM's loaders (and of no plugin) fails there. Since "
-    "`gguf` and `bitsandbytes` left the list they fail too.",
-    remedy="Take a loader that this vLLM has, or leave the option out.",
+    title="This vLLM has no such load format",
+    explanation="`--load-format` takes any word, and vLLM looks the loader up only when it loads "
+    "weights: the start then fails, minutes later. Names come and go: `bitsandbytes` and `gguf` "
+    "are none of vLLM's own by now. A plugin may register more, which is not known here; that is "
+    "why this is a warning.",
+    remedy="Use a format that the message lists, or install the plugin that brings it.",
     severity=Severity.WARNING,
     area=AREA,
     source="vllm/model_executor/model_loader/__init__.py::get_model_loader",
-    bad=(Example("vllm serve m --load-format safetensor"),),
-    good=(Example("vllm serve m --load-format safetensors"), Example("vllm serve m")),
+    bad=(
+        Example("vllm serve m --load-format bitsandbytes"),
+        Example("vllm serve m --load-format safetensor"),
+        Example("vllm serve m --load-format ipc_cache", versions="<0.30"),
+    ),
+    good=(
+        Example("vllm serve m --load-format SafeTensors"),
+        Example("vllm serve m --load-format ipc_cache", versions=">=0.30"),
+        Example("vllm serve m"),
+    ),
     covers=("load-format-unknown",),
 )
 def format_unknown(config: ServeConfig) -> Iterator[Finding]:
-    """Look the format up."""
-    asked, known = config[_FORMAT], config.catalogue.registries.get("load_formats")
-    if not isinstance(asked, str) or known is None or asked in known or asked == "auto":
+    """Look the name up."""
+    used = load_format(config)
+    known = config.catalogue.registries.get("load_formats", ())
+    if used in known or not known:
         return
+    near = difflib.get_close_matches(used, known, 1)
     yield format_unknown.finding(
-        f"--load-format {asked} is none of {', '.join(known)}; loading the weights will fail",
-        location=config.place(_FORMAT),
-        fix=Fix("leave the format to vLLM", (RemoveFlag(_FORMAT),), safe=False),
-        engine_message=f"Load format `{asked}` is not supported",
+        f"--load-format {used} is none of the {len(known)} formats of "
+        f"{config.catalogue.vllm_version}: {', '.join(known)}; without a plugin that brings it, "
+        "vLLM ends when it loads the weights",
+        location=config.place(FORMAT),
+        fix=Fix(
+            f"use {near[0]}" if near else "let vLLM choose",
+            (SetFlag(FORMAT, near[0]) if near else RemoveFlag(FORMAT),),
+            safe=False,
+        ),
+        engine_message=f"Load format `{used}` is not supported",
     )
