@@ -52,6 +52,7 @@ _UNANSWERABLE: Final = (
     "Arctic Inference is required",
     "Failed to import Ray",
     "No module named 'lmcache'",
+    "vllm-rs binary was not found",
     "Couldn't instantiate the backend tokenizer",
     "runai_model_streamer",
 )

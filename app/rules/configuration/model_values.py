@@ -9,6 +9,7 @@ from app.rules.configuration.example_models import SPEECH
 from app.rules.configuration.model_length import AREA
 from app.rules.configuration.parallel_models import DENSE
 from app.rules.declaration import Example
+from app.rules.derived.hardware import machine_of
 from app.rules.derived.hf_config import knows_model_type
 from app.rules.derived.model import (
     checkpoint_dtype,
@@ -383,4 +384,39 @@ def sleep_graph_register(config: ServeConfig) -> Iterator[Finding]:
         f"{_REGISTER}={variable.value} keeps the CUDA graphs in memory during sleep",
         location=variable.location,
         fix=Fix(f"unset {_REGISTER}", (UnsetEnvironment(_REGISTER),), safe=False),
+    )
+
+
+@rule(
+    id="model-sleep-platform",
+    title="A CPU has no sleep mode",
+    explanation="Sleep mode and the cumem allocator take GPU memory away and give it back; vLLM "
+    "refuses them on the CPU.",
+    remedy="Drop the option.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source="vllm/config/model.py::ModelConfig.__post_init__",
+    bad=(
+        Example("vllm serve m --enable-sleep-mode", gpu="cpu"),
+        Example("vllm serve m --enable-cumem-allocator", gpu="cpu"),
+    ),
+    good=(
+        Example("vllm serve m --enable-sleep-mode", gpu="NVIDIA H100"),
+        Example("vllm serve m", gpu="cpu"),
+    ),
+)
+def sleep_platform(config: ServeConfig) -> Iterator[Finding]:
+    """Look for the options on a CPU."""
+    sleeps = bool(config["enable_sleep_mode"])
+    dest = "enable_sleep_mode" if sleeps else "enable_cumem_allocator"
+    if not config[dest] or not machine_of(config).is_cpu:
+        return
+    name = config.catalogue.by_dest[dest].name
+    yield sleep_platform.finding(
+        f"{name} is for GPUs, and this is a CPU",
+        location=config.place(dest),
+        fix=Fix(f"drop {name}", (RemoveFlag(dest),), safe=False),
+        engine_message="Sleep mode is not supported on current platform."
+        if sleeps
+        else "cumem allocator is not supported on current platform.",
     )

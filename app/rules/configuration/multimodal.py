@@ -70,7 +70,9 @@ def encoder_backend(config: ServeConfig) -> Iterator[Finding]:
         + ("was removed" if removed else "is no attention backend of this vLLM"),
         location=config.place(_ATTENTION),
         fix=Fix("leave the backend to vLLM", (RemoveFlag(_ATTENTION),), safe=False),
-        engine_message="Attention backend 'XFORMERS' has been removed" if removed else None,
+        engine_message="Attention backend 'XFORMERS' has been removed"
+        if removed
+        else f"Unknown attention backend: {asked.upper()!r}.",
     )
 
 
