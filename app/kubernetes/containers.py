@@ -36,11 +36,11 @@ _DEVICES: Final = {"nvidia.com/gpu": None, "amd.com/gpu": "AMD Instinct"}
 _PRODUCT: Final = "nvidia.com/gpu.product"
 
 
-def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
+def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple[Proposal, ...]:
     """Give every vLLM server that the objects start, in their order.
 
     A container that is none of vLLM's is passed over. What `--config` names is looked for in the
-    ConfigMaps of the stream.
+    ConfigMaps of the stream. What is not `editable` cannot be mended, and is read quicker.
 
     Raises:
         MalformedDocument: a script in a container cannot be read.
@@ -51,7 +51,7 @@ def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
         found.extend((manifest, made, server) for made, server in in_ray)
         for described in made_of(manifest, manifests) or (manifest,):
             for pod in pods_of(described):
-                servers = _Pod(described, pod, manifests).servers()
+                servers = _Pod(described, pod, manifests, editable).servers()
                 found.extend((manifest, described, server) for server in servers)
     everyone = [server for _, _, server in found]
     return tuple(
@@ -59,7 +59,7 @@ def servers_in(manifests: Sequence[Manifest]) -> tuple[Proposal, ...]:
             server,
             workload=_among(everyone, server),
             # What was made from another object cannot be written back into it.
-            reread=_rereading(manifests, held, number) if held is described else None,
+            reread=_rereading(manifests, held, number) if editable and held is described else None,
         )
         for number, (held, described, server) in enumerate(found)
     )
@@ -90,7 +90,10 @@ def _among(servers: Sequence[Proposal], server: Proposal) -> Workload | None:
 
 
 class _Pod:
-    def __init__(self, manifest: Manifest, pod: PodPlace, stream: Sequence[Manifest]) -> None:
+    def __init__(
+        self, manifest: Manifest, pod: PodPlace, stream: Sequence[Manifest], editable: bool
+    ) -> None:
+        self._editable = editable
         self._manifest = manifest
         self._pod = pod
         self._stream = stream
@@ -150,6 +153,8 @@ class _Pod:
     def _editing(self, path: Path) -> dict[str, Any]:
         """Give what edits go through: the text, and what writes into it."""
         places = self._manifest.places
+        if not self._editable:
+            return {"source": None, "writer": None}
         if isinstance(places, MappedPlaces):
             # What is changed in a made-up pod cannot be written into what it was made of.
             return {"source": text_of(places.original), "writer": None}

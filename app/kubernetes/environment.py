@@ -57,6 +57,8 @@ class Environment:
             return Variable(name, _as_written(value), place)
         if not value:
             return Variable(name, "", place)
+        if "$" not in value:
+            return Variable(name, value, place)
         expanded = Expanded(self._manifest.places.text((*path, "value")), variables)
         return Variable(name, expanded.text.text, place, expanded.unresolved)
 

@@ -10,6 +10,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias
 
@@ -131,10 +132,12 @@ def validated(data: object, mode: Mode, judge: Judge, more_at: str) -> Decision:
     subject = _to_judge(review)
     if subject is None:
         return _decision(review, True, "ignored")
-    judged = _judged(subject, judge)
+    judged = _judged(subject, judge, editable=False)
     if judged == Judged():
         return _decision(review, True, "ignored")
-    return _answered(review, mode, judged, _known_before(review, judge), more_at)
+    refused = any(verdict.outcome is Outcome.REJECTED for verdict in judged.verdicts)
+    before = _known_before(review, judge) if refused else frozenset()
+    return _answered(review, mode, judged, before, more_at)
 
 
 def _answered(
@@ -165,7 +168,7 @@ def _answered(
     annotations = {
         "mode": mode.value,
         "verdict": _worst(verdicts).value if verdicts else "unread",
-        "ruleset": version("vllm-admission"),
+        "ruleset": _ruleset(),
         "rules": ",".join(dict.fromkeys(f.rule for v in verdicts for f in v.findings))[:1024],
         "vllm-versions": ",".join(dict.fromkeys(v.vllm_version for v in verdicts)),
     }
@@ -214,12 +217,12 @@ def _mended(subject: Manifest, judge: Judge) -> tuple[Manifest, tuple[Verdict, .
     return subject, first
 
 
-def _judged(subject: Manifest, judge: Judge) -> Judged:
+def _judged(subject: Manifest, judge: Judge, *, editable: bool = True) -> Judged:
     """Judge each server; that one cannot be read says nothing against it, or the others."""
     verdicts: list[Verdict] = []
     unread: list[str] = []
     try:
-        servers = servers_in((subject,))
+        servers = servers_in((subject,), editable=editable)
     except AdmissionError as error:
         return Judged(unread=(f"not judged: {_told(error)}",))
     for server in servers:
@@ -256,7 +259,7 @@ def _known_before(review: Review, judge: Judge) -> frozenset[tuple[str, ...]]:
     """Give what was already wrong in the object that is being changed."""
     if review.operation != "UPDATE" or review.old is None:
         return frozenset()
-    verdicts = _judged(review.old, judge).verdicts
+    verdicts = _judged(review.old, judge, editable=False).verdicts
     return frozenset(_identity(v, f) for v in verdicts for f in v.findings if _counts(v, f))
 
 
@@ -273,6 +276,12 @@ def _counts(verdict: Verdict, finding: Finding) -> bool:
 def _identity(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
     """Name a violation by what is wrong, not by the index it stands at."""
     return (finding.rule, verdict.subject or "", verdict.vllm_version, finding.message)
+
+
+@cache
+def _ruleset() -> str:
+    """Give the version of the rules, which is that of the package."""
+    return version("vllm-admission")
 
 
 def _worst(verdicts: Sequence[Verdict]) -> Outcome:
