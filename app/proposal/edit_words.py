@@ -34,7 +34,7 @@ def replaced_words(proposal: Proposal, words: Mapping[int | str, str]) -> Propos
 
 def edit_words(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:
     """Apply one edit of a flag or word."""
-    resolution = resolve(proposal, catalogue)
+    resolution = resolve(proposal, catalogue, judged=False)
     if isinstance(edit, ReplaceArgument):
         return _edit_file(proposal, resolution, edit, catalogue)
     if isinstance(edit, SetFlag):

@@ -49,15 +49,16 @@ class Resolution:
     config_file: ConfigFile | None = None
 
 
-def resolve(proposal: Proposal, catalogue: Catalogue) -> Resolution:
+def resolve(proposal: Proposal, catalogue: Catalogue, *, judged: bool = True) -> Resolution:
     """Read a proposal as the vLLM version of `catalogue` does.
 
     Never raises for what a user wrote: everything vLLM would refuse, and everything that cannot
-    be known, is a finding.
+    be known, is a finding. Without `judged`, values are read but not judged, which is quicker:
+    for who wants to know what is given where.
     """
     if proposal.kwargs is not None:
         return _resolve_kwargs(proposal, catalogue)
-    return _resolve_words(as_command_line(proposal), catalogue)
+    return _resolve_words(as_command_line(proposal), catalogue, judged=judged)
 
 
 def as_command_line(proposal: Proposal) -> Proposal:
@@ -69,7 +70,7 @@ def as_command_line(proposal: Proposal) -> Proposal:
     return replace(proposal, words=(Word("--config", place), Word(yaml.name, place)))
 
 
-def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
+def _resolve_words(proposal: Proposal, catalogue: Catalogue, *, judged: bool) -> Resolution:
     findings = list(proposal.findings)
     table = option_table(catalogue)
     omni = next((w for w in proposal.words if w.text == "--omni"), None)
@@ -96,7 +97,8 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
     findings.extend(_of_vllm(parsed.findings, proposal.program))
     values = read_values(parsed.occurrences, catalogue)
     findings.extend(values.findings)
-    findings.extend(_overridden_json(values.occurrences, catalogue))
+    if judged:
+        findings.extend(_overridden_json(values.occurrences, catalogue))
     findings.extend(_open_word(token) for token in parsed.open_words)
     unknown = _unknown(rewritten.unseen, parsed.open_words)
     settings = _with_defaults(values.settings, catalogue, unknown)
@@ -112,6 +114,7 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue) -> Resolution:
         findings,
         occurrences=tuple(values.occurrences),
         config_file=rewritten.config,
+        judged=judged,
     )
 
 
@@ -130,31 +133,41 @@ def _finish(
     findings: list[Finding],
     occurrences: tuple[Occurrence, ...] = (),
     config_file: ConfigFile | None = None,
+    *,
+    judged: bool = True,
 ) -> Resolution:
+    if judged:
+        settings = _judged(settings, proposal.model_config, catalogue, findings)
     config = ServeConfig(
         catalogue=catalogue,
-        settings=_judged(settings, proposal.model_config, catalogue, findings),
+        settings=settings,
         environment=proposal.environment,
         model_config=proposal.model_config,
         draft_model_config=proposal.draft_model_config,
         hardware=proposal.hardware,
         workload=proposal.workload,
     )
-    if proposal.kwargs is None:
-        findings.extend(check_serve_args(config, proposal.entrypoint))
-        findings.extend(check_launch(config))
-    try:
-        refuse_unknown = bool(config["fail_on_environ_validation"])
-    except Abstain:
-        refuse_unknown = False
-    findings.extend(
-        check_environment(proposal.environment, catalogue, refuse_unknown=refuse_unknown)
-    )
+    if judged:
+        findings.extend(_of_whole(proposal, config))
     return Resolution(
         config=config,
         findings=bounded(findings),
         occurrences=occurrences,
         config_file=config_file,
+    )
+
+
+def _of_whole(proposal: Proposal, config: ServeConfig) -> Iterator[Finding]:
+    """Judge what several settings, or settings and environment, make together."""
+    if proposal.kwargs is None:
+        yield from check_serve_args(config, proposal.entrypoint)
+        yield from check_launch(config)
+    try:
+        refuse_unknown = bool(config["fail_on_environ_validation"])
+    except Abstain:
+        refuse_unknown = False
+    yield from check_environment(
+        proposal.environment, config.catalogue, refuse_unknown=refuse_unknown
     )
 
 
