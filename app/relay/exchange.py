@@ -240,6 +240,12 @@ class RelayedExchange:
                 self._scope["method"], target_of(self._scope), headers, body
             )
         except httpx.TransportError as error:
+            if self._client.failure is None:
+                _log.warning(
+                    "backend failed",
+                    path=self._scope["path"],
+                    reason=repr(error.__cause__ or error),
+                )
             raise (self._client.failure or fault_of(error)) from error
         self.record.first_byte = time.perf_counter() - sent
         self._phase = "response"

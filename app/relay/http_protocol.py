@@ -114,7 +114,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._refuse(self._too_large())
         elif not self._answering:
             super().send_400_response(msg)
-        elif self.pipeline or cycle is None or cycle.response_started:
+        elif self.pipeline or cycle.response_started:
             self.transport.close()
         else:  # the body is malformed; whoever waits for it must not answer any more
             cycle.disconnected = True

@@ -19,6 +19,7 @@ from app.telemetry.exchange import Exchange, Party
 ANTHROPIC_ROUTES = ("/v1/messages",)
 RETRY_AFTER_SECONDS = b"5"
 _LEAVES_BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+_BODILESS = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
 class Observer(Protocol):
@@ -58,6 +59,9 @@ class Responder:
     async def start(self, response: httpx.Response) -> None:
         """Send the header of the backend's response."""
         headers = forwarded_response_headers(response.headers.raw)
+        if response.status_code in _BODILESS:
+            # It would be the length of what is not sent, and our server counts.
+            headers = [field for field in headers if field[0] != b"content-length"]
         if 300 <= response.status_code < 400:
             backend = str(response.request.url).rstrip("/").encode()
             headers = with_own_location(headers, backend, self._origin)

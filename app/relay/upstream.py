@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -30,6 +33,7 @@ _KEEP_ALIVE_SECONDS = 2.0
 # aiohttp writes bytes in one piece and warns above this size; a file is written in parts.
 _LARGE_BODY = 2**20
 _MAX_HEADER_BYTES = 64 * 1024
+_LAST_STATUS = 599
 _ADDED_BY_AIOHTTP = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
@@ -66,6 +70,9 @@ class ExactAiohttpTransport(AiohttpTransport):
                     sock_connect=timeout.get("connect"), sock_read=timeout.get("read")
                 ),
             )
+        if not HTTPStatus.OK <= response.status <= _LAST_STATUS:
+            response.close()
+            raise httpx.RemoteProtocolError(f"status {response.status}")
         return httpx.Response(
             response.status,
             headers=list(response.raw_headers),
@@ -339,12 +346,42 @@ def _as_httpx_errors() -> Iterator[None]:
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
-        raise httpx.ConnectTimeout(str(error)) from error
+        raise httpx.ConnectTimeout(_told(error)) from error
     except aiohttp.ServerTimeoutError as error:
-        raise httpx.ReadTimeout(str(error)) from error
+        raise httpx.ReadTimeout(_told(error)) from error
     except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-        raise httpx.ConnectError(str(error)) from error
+        raise httpx.ConnectError(_told(error)) from error
     except aiohttp.ClientConnectionError as error:
-        raise httpx.ReadError(str(error)) from error
+        raise httpx.ReadError(_told(error)) from error
     except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError) as error:
-        raise httpx.RemoteProtocolError(str(error)) from error
+        raise httpx.RemoteProtocolError(_told(error)) from error
+
+
+def _told(error: Exception) -> str:
+    """Say an error as a client may see it: without the backend's address, in one line.
+
+    The log has the rest, from the error's cause.
+    """
+    match error:
+        case aiohttp.ClientConnectorError():
+            text = _words(error.os_error)
+        case aiohttp.ClientResponseError() | aiohttp.http_exceptions.HttpProcessingError():
+            text = error.message
+        case TimeoutError():
+            text = "timeout"
+        case aiohttp.ServerDisconnectedError():
+            text = "server disconnected"
+        case aiohttp.ClientPayloadError():
+            text = "the body ended too early or is malformed"
+        case OSError():
+            text = _words(error)
+        case _:
+            text = type(error).__name__
+    return text.strip().partition("\n")[0].rstrip(":")
+
+
+def _words(error: OSError) -> str:
+    """Say what the system said; asyncio puts addresses into its own words for it."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "unknown host"
+    return os.strerror(error.errno) if error.errno else type(error).__name__

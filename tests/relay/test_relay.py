@@ -75,7 +75,9 @@ async def test_head_keeps_the_length_and_has_no_body() -> None:
     assert (answer.status, answer.first("content-length"), again.status) == (200, "42", 200)
 
 
-@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+@pytest.mark.parametrize(
+    "status", ["204 No Content", "304 Not Modified", "304 Not Modified\r\ncontent-length: 20"]
+)
 @pytest.mark.asyncio
 async def test_statuses_without_a_body_end_at_the_header(status: str) -> None:
     async def script(_: Seen, peer: Peer) -> None:
