@@ -3,9 +3,9 @@
     python benchmarks/admission_bench.py [--reviews 400] [--version 0.32.0]
 
 Each review is another one: its command differs, so that nothing is remembered from the one before.
-Half of them are creations, half updates with the old object (judged too, for the ratchet). The
-share of a review that is decoding and encoding JSON is measured on the same bodies. Times are CPU
-times on one core. Exit code 1 if the 99th percentile of a validating review is 10 ms or more.
+Half of them are creations, half updates with the old object (judged where the new one is refused).
+The share of a review that is decoding and encoding JSON is measured on the same bodies. Times are
+CPU times on one core. Exit code 1 if the 99th percentile of a validating review is 10 ms or more.
 """
 
 from __future__ import annotations

@@ -336,3 +336,32 @@ def test_the_drafts_config_json_is_read_too(run: Run, tmp_path: Path) -> None:
     assert "speculative-vocabulary" in rules
     without = run("validate", *options, *command)
     assert "speculative-vocabulary" not in without.out.split('"not_checked"')[0]
+
+
+MANIFESTS = b"""\
+# Source: chart/templates/deployment.yaml
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: q}
+spec:
+  template:
+    spec:
+      containers:
+      - {name: c, image: 'vllm/vllm-openai:v0.32.0', args: [m, --return-sampling-mask]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: q}
+"""
+
+
+def test_manifests_come_on_standard_input_with_line_and_column(run: Run) -> None:
+    result = run("validate", "-", stdin=MANIFESTS)
+    assert result.code == 1
+    assert "[Deployment/q c] rejected: vLLM 0.32.0" in result.out
+    assert "-:9:64" in result.out
+    fixed = MANIFESTS.replace(b"--return", b"--logprobs-mode, processed_logprobs, --return")
+    assert run("validate", "-", stdin=fixed).code == 0
+    without = run("validate", "-", stdin=MANIFESTS.partition(b"---\n")[2])
+    assert without.code == 2
+    assert "Service/q" in without.err

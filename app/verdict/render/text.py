@@ -127,7 +127,7 @@ def _corrected(verdict: Verdict) -> Iterator[str]:
     yield "corrected" + (":" if safe else " (gives something up; read the fixes):")
     for fix in corrected.get("fixes", ()):
         yield from _wrapped(printable(str(fix)), "  - ")
-    for form in ("command", "config_yaml", "compose", "python"):
+    for form in ("command", "config_yaml", "compose", "kubernetes", "python"):
         text = corrected.get(form)
         if isinstance(text, str):
             yield ""
