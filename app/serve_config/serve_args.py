@@ -230,6 +230,11 @@ def _multi_port(config: ServeConfig) -> Iterator[Finding]:
             f"{mode} currently requires --api-server-count=1",
         ),
         (
+            "headless",
+            bool(config["headless"]) and config["api_server_count"] is None,
+            f"{mode} currently requires --api-server-count=1; --headless has no API server",
+        ),
+        (
             "data_parallel_rank",
             config["data_parallel_rank"] is not None,
             f"{mode} manages child --data-parallel-rank values internally",
@@ -281,7 +286,7 @@ def _multi_port(config: ServeConfig) -> Iterator[Finding]:
                 message,
                 location=place or other,
                 related=() if place is None or other is None else (other,),
-                engine_message=f"Error: {message}",
+                engine_message=f"Error: {message.partition(';')[0]}",
             )
 
 

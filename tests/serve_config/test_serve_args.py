@@ -67,6 +67,7 @@ def test_the_effort_map_of_0_33(value: str, refused: bool) -> None:
         ("--grpc-port 8000 --port 8000", "serve-grpc-port", (2, 4)),
         ("--grpc-port 50051 --headless", "serve-grpc-port", (2, 3)),
         ("-dpm -dp 4 -dpl 2 -asc 2", "serve-multi-port", (7, 1)),
+        ("-dpm -dp 4 -dpl 2 --headless", "serve-multi-port", (6, 1)),
         ("--seed 1 --seed 2", "cli-repeated-flag", (2, 4)),
         ("m2", "cli-extra-argument", (1, 0)),
     ],

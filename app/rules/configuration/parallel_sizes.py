@@ -34,6 +34,18 @@ AREA: Final = "parallel"
 _MODEL: Final = "vllm/config/model.py::ModelConfig.verify_with_parallel_config"
 _PARALLEL: Final = "vllm/config/parallel.py::ParallelConfig._validate_parallel_config"
 _KNOWN_EXECUTORS: Final = frozenset({"ray", "mp", "external_launcher"})
+_STATES: Final = {
+    "architectures": ["FalconMambaForCausalLM"],
+    "model_type": "falcon_mamba",
+    "conv_kernel": 4,
+    "hidden_size": 4096,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 64,
+    "state_size": 16,
+    "time_step_rank": 256,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 65024,
+}
 
 
 def set_size(dest: str, value: int, what: str) -> Fix:
@@ -190,6 +202,7 @@ def executor_unknown(config: ServeConfig) -> Iterator[Finding]:
             },
             note="3 query heads a key-value head",
         ),
+        Example("vllm serve m -tp 2 -dcp 2", model_config=_STATES, note="no heads at all"),
     ),
     good=(
         Example("vllm serve m -tp 8 -dcp 2", model_config=EXPERTS),
@@ -205,6 +218,13 @@ def context_heads(config: ServeConfig) -> Iterator[Finding]:
         return
     kv_heads = num_kv_heads(config)
     if kv_heads < 1:
+        yield context_heads.finding(
+            f"--decode-context-parallel-size {context} needs key-value heads, which the model does "
+            "not have; vLLM divides by their number",
+            location=config.place(DCP),
+            fix=set_size(DCP, 1, "decode context parallel size"),
+            engine_message="integer division or modulo by zero",
+        )
         return
     most, queries = ranks // kv_heads, num_attention_heads(config) // kv_heads
     if ranks <= kv_heads:
@@ -323,25 +343,29 @@ def context_exchange(config: ServeConfig) -> Iterator[Finding]:
 @rule(
     id="parallel-prefill-context-with-data",
     title="Prefill context parallelism does not go with data parallelism yet",
-    explanation="0.28 and 0.29 refuse the two together.",
-    remedy="Drop one of them, or use 0.30 or newer.",
+    explanation="0.28 and 0.29 refuse the two together; 0.30 does so on CUDA and on ROCm.",
+    remedy="Drop one of them, or use 0.31 or newer.",
     severity=Severity.ERROR,
     area=AREA,
     source=_PARALLEL,
-    versions="<0.30",
+    versions="<0.31",
     bad=(Example("vllm serve m -pcp 2 -dp 2", model_config=LATENT),),
     good=(Example("vllm serve m -pcp 2", model_config=LATENT),),
 )
 def prefill_with_data(config: ServeConfig) -> Iterator[Finding]:
-    """Refuse the two together."""
+    """Refuse the two together; 0.30 leaves that to the platform."""
     if size(config, PCP) == 1 or data_parallel_size(config) == 1:
         return
+    by_platform, machine = since(config, "0.30"), machine_of(config)
+    if by_platform and not machine.is_cuda_alike:
+        return
+    name = "ROCm" if machine.is_rocm else "CUDA"
     yield prefill_with_data.finding(
         f"--prefill-context-parallel-size {size(config, PCP)} does not go with "
         f"{data_parallel_size(config)} data-parallel ranks",
         location=config.place(PCP),
         fix=Fix("drop prefill context parallelism", (RemoveFlag(PCP),), safe=False),
-        engine_message="PCP does not support data parallelism yet.",
+        engine_message=f"PCP does not support data parallelism{f' on {name}' * by_platform} yet.",
     )
 
 
