@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from app.proposal.workload import Workload
 from app.rules.configuration.kubernetes_examples import AREA, READY, deployment
 from app.rules.registry import rule
 from app.serve_config.serve_config import Origin, ServeConfig
@@ -86,7 +87,11 @@ def secret_in_the_open(config: ServeConfig) -> Iterator[Finding]:
     if workload is None:
         return
     given = config.setting("api_key")
-    if given is not None and given.origin is Origin.ARGV and not _is_variable(given.location):
+    if (
+        given is not None
+        and given.origin is Origin.ARGV
+        and not _is_variable(given.location, workload)
+    ):
         yield secret_in_the_open.finding(
             "the value of --api-key stands in the manifest; take it from a Secret",
             location=_unquoted(given.location),
@@ -104,8 +109,17 @@ def secret_in_the_open(config: ServeConfig) -> Iterator[Finding]:
             )
 
 
-def _is_variable(location: Location | None) -> bool:
-    return location is None or "$" in (location.text or "$")
+def _is_variable(location: Location | None, workload: Workload) -> bool:
+    """Whether a value is taken from a variable, by how it is written."""
+    if location is None:
+        return True
+    if location.text is not None:
+        return "$" in location.text
+    *_, member, number = (location.pointer or "//").split("/")
+    words = workload.container.get(member)
+    if not isinstance(words, list) or not number.isdecimal() or int(number) >= len(words):
+        return True
+    return "$" in str(words[int(number)])
 
 
 def _unquoted(location: Location | None) -> Location | None:
