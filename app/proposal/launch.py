@@ -28,7 +28,7 @@ WRAPPERS: Final = frozenset(
     | {"micromamba", "pdm", "hatch", "rye", "xvfb-run", "unbuffer", "ddtrace-run", "doas"}
     | {"opentelemetry-instrument", "memray", "py-spy", "strace", "caffeinate", "systemd-run"}
 )
-_SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash"})
+SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash"})
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
 _SHELL_OPTIONS_WITH_VALUE: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 
@@ -76,7 +76,7 @@ def launched(
             return _server(Entrypoint.SERVE, pieces, at + 2, environment, around)
         if _PYTHON.fullmatch(program):
             return _module(pieces, at, environment, around)
-        if program in _SHELLS:
+        if program in SHELLS:
             return _script(pieces, at, environment, around)
         if program in ENGINES and (begin := run_begins(pieces, at)) is not None:
             run = read_run(pieces, begin, environment, around.files)

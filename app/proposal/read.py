@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from app.documents import decode_json
@@ -10,23 +11,30 @@ from app.errors import InvalidEnvelope, MalformedDocument, Problem
 from app.kubernetes.read import is_manifest, looks_like_manifests, read_kubernetes
 from app.proposal.compose import read_compose
 from app.proposal.config_yaml import parse_config_yaml, read_config
+from app.proposal.docker import ENGINES
 from app.proposal.envelope import Along, Envelope, read_envelope
-from app.proposal.proposal import Proposal
+from app.proposal.launch import SHELLS, WRAPPERS
+from app.proposal.proposal import Entrypoint, Proposal
 from app.proposal.python_source import looks_like_python, parse_python
 from app.proposal.shell import parse_command
 
 _YAML_START: Final = re.compile(r"""(?:---|["']?[\w.-]+["']?[ \t]*:(?:\s|$)|%YAML)""")
+_PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
+_API_SERVER: Final = ["-m", "vllm.entrypoints.openai.api_server"]
 _TOML: Final = re.compile(r"\[\[?[A-Za-z_][\w.-]*\]\]?[ \t]*(#.*)?")
+# Programs that start a server by words that are not its own.
+_NO_ARGUMENTS: Final = WRAPPERS | SHELLS | ENGINES
 _COMPOSE: Final = re.compile(r"^services[ \t]*:[ \t]*(\{.*|#.*)?$", re.MULTILINE)
 
 
 def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope:
     """Read a proposal from text whose form is not told.
 
-    Text that begins with `{` is a JSON envelope (or YAML in flow style), text that begins with
-    `key:` Kubernetes manifests if it has `kind`, a compose file if it has `services`, else a vLLM
-    `--config` file; text that imports something and calls `LLM(…)` or the like is Python; all else
-    is shell text. `source` names the text in locations; `along` is what is known beside it.
+    Text that begins with `{` is a JSON envelope (or YAML in flow style), text in `[` and `]` a JSON
+    list of words, text that begins with `key:` Kubernetes manifests if it has `kind`, a compose
+    file if it has `services`, else a vLLM `--config` file; text that imports something and calls
+    `LLM(…)` or the like is Python; all else is shell text. `source` names the text in locations;
+    `along` is what is known beside it.
 
     Raises:
         MalformedDocument, InvalidEnvelope: it cannot be read as what it looks like.
@@ -40,6 +48,8 @@ def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope
     first = next(lines, "")
     if _TOML.fullmatch(first):
         raise _not_read("a TOML file", "the `vllm serve` command that is made of it")
+    if text.lstrip().startswith("[") and text.rstrip().endswith("]"):
+        return _read_argv(decode_json(text, what=source)).along(along)
     if _YAML_START.match(first):
         return read_yaml(text, source=source, along=along)
     if looks_like_python(text):
@@ -105,6 +115,26 @@ def _read_braces(text: str, source: str, along: Along) -> Envelope:
     if isinstance(data, dict) and "services" in data:
         return _compose(text, source, along)
     return read_envelope(data).along(along)
+
+
+def _read_argv(argv: object) -> Envelope:
+    """Read the words of a command, or those after `vllm serve`."""
+    words = argv if isinstance(argv, list) else []
+    begin = [str(word).rpartition("/")[2] for word in words[:3]]
+    skipped, entrypoint = 0, Entrypoint.SERVE
+    if begin[:2] == ["vllm", "serve"]:
+        skipped = 2
+    elif begin and _PYTHON.fullmatch(begin[0]) and begin[1:] == _API_SERVER:
+        skipped, entrypoint = 3, Entrypoint.API_SERVER
+    elif not begin or _PYTHON.fullmatch(begin[0]) or begin[0] in _NO_ARGUMENTS:
+        raise _not_read("a list of words without `vllm serve`", "the command")
+    envelope = read_envelope({"args": words[skipped:]})
+    numbered = tuple(
+        replace(word, location=replace(word.location, pointer=f"/{i}"))
+        for i, word in enumerate(envelope.proposal.words, start=skipped)
+    )
+    proposal = replace(envelope.proposal, words=numbered, entrypoint=entrypoint)
+    return replace(envelope, proposal=proposal)
 
 
 def _not_read(what: str, instead: str) -> InvalidEnvelope:

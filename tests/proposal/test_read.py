@@ -12,7 +12,10 @@ from app.proposal.read import read_text
     [
         ('{"args": ["m"]}', Form.ARGS),
         ('\ufeff \n{"command": "vllm serve m"}', Form.COMMAND),
+        ('["m", "--port", "1"]', Form.ARGS),
+        ('[\n  "vllm", "serve", "m"\n]\n', Form.ARGS),
         ("vllm serve m", Form.COMMAND),
+        ("[ -d /m ] && vllm serve m", Form.COMMAND),
         ("# c\nexport A=1\nvllm serve m --x '{\"a\": 1}'", Form.COMMAND),
         ("m --port 1", Form.COMMAND),
         ("model: m\nport: 1\n", Form.CONFIG_YAML),
@@ -58,3 +61,30 @@ def test_broken_json_is_reported_as_json() -> None:
 def test_locations_name_the_source() -> None:
     proposal = read_text("vllm serve m", source="run.sh").proposal
     assert str(proposal.words[0].location) == "run.sh:1:12"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words", "pointer"),
+    [
+        ('["vllm", "serve", "m", "--port=1"]', ["m", "--port=1"], "/2"),
+        ('["/usr/bin/vllm", "serve", "m"]', ["m"], "/2"),
+        (
+            '["python3", "-m", "vllm.entrypoints.openai.api_server", "--model=m"]',
+            ["--model=m"],
+            "/3",
+        ),
+        ('["m", "a b"]', ["m", "a b"], "/0"),
+    ],
+)
+def test_a_json_list_is_the_words_of_a_command(argv: str, words: list[str], pointer: str) -> None:
+    proposal = read_text(argv, source="f").proposal
+    assert [word.text for word in proposal.words] == words
+    assert proposal.words[0].location.pointer == pointer
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '["sh", "-c", "vllm serve m"]', '["m", 5]', "[[[]", '["m",]']
+)
+def test_lists_that_are_no_words_are_never_taken_for_a_model(text: str) -> None:
+    with pytest.raises((InvalidEnvelope, MalformedDocument)):
+        read_text(text, source="f")
