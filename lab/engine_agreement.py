@@ -43,6 +43,9 @@ _NOT_TOLD: Final = re.compile(
     r"|Install via|failed to be inspected|could not locate think start/end tokens"
     # Files of the machine, which nobody told us of.
     r"|Invalid repository ID or local directory|Failed to load mistral|binary was not found"
+    r"|Cannot find the config file for|Cannot find an appropriate cached snapshot|Repo id must use"
+    # terratorch and compiled kernels, which the lab has not.
+    r"|no attribute 'is_text_generation_model'|'_OpNamespace' '_C' object"
 )
 # Rules about what vLLM checks only after its engine configuration, where the oracle ends.
 _LATER: Final = frozenset({"lora-runtime-updating"})

@@ -111,7 +111,7 @@ def traced_calls(config: ServeConfig) -> Iterator[Finding]:
     severity=Severity.WARNING,
     area=AREA,
     source="vllm/engine/arg_utils.py::DeprecatedLogConfigFileAction.__call__",
-    versions=">=0.32",
+    versions=">=0.31",
     covers=("log-config-file-deprecated",),
     bad=(Example("vllm serve m --log-config-file l.json", note="the file is the machine's"),),
     good=(Example("vllm serve m"),),
