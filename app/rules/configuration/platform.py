@@ -1,4 +1,4 @@
-"""What a platform asks of its environment variables."""
+"""What a platform does not have, and what it asks of its environment variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.rules.derived.hardware import machine_of
 from app.rules.registry import rule
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
-from app.verdict.fix import Fix, UnsetEnvironment
+from app.verdict.fix import Fix, RemoveFlag, UnsetEnvironment
 
 AREA: Final = "platform"
 _HIP: Final = "HIP_VISIBLE_DEVICES"
@@ -53,4 +53,44 @@ def rocm_visible_devices(config: ServeConfig) -> Iterator[Finding]:
         location=cuda.location,
         fix=Fix(f"unset {_CUDA}", (UnsetEnvironment(_CUDA),), safe=False),
         engine_message="Inconsistent GPU visibility env vars:",
+    )
+
+
+_ALLOCATED: Final = (
+    ("enable_sleep_mode", "--enable-sleep-mode", "Sleep mode"),
+    ("enable_cumem_allocator", "--enable-cumem-allocator", "cumem allocator"),
+)
+
+
+@rule(
+    id="platform-sleep-mode",
+    title="There is no sleep mode on a CPU",
+    explanation="Sleep mode frees the memory of an accelerator, for which vLLM brings its own "
+    "allocator (`--enable-cumem-allocator`). A CPU has neither, and vLLM refuses both options "
+    "there.",
+    remedy="Drop the option.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source="vllm/config/model.py::ModelConfig.__post_init__",
+    bad=(
+        Example("vllm serve m --enable-sleep-mode", gpu="cpu"),
+        Example("vllm serve m --enable-cumem-allocator", gpu="cpu"),
+    ),
+    good=(
+        Example("vllm serve m --enable-sleep-mode"),
+        Example("vllm serve m --enable-cumem-allocator"),
+        Example("vllm serve m", gpu="cpu"),
+    ),
+)
+def sleep_mode(config: ServeConfig) -> Iterator[Finding]:
+    """Look for the options on a CPU."""
+    asked = next((entry for entry in _ALLOCATED if config[entry[0]]), None)
+    if asked is None or not machine_of(config).is_cpu:
+        return
+    dest, flag, name = asked
+    yield sleep_mode.finding(
+        f"{flag} does not work on a CPU",
+        location=config.place(dest),
+        fix=Fix(f"drop {flag}", (RemoveFlag(dest),), safe=False),
+        engine_message=f"{name} is not supported on current platform.",
     )

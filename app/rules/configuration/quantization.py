@@ -47,6 +47,15 @@ _NEED_SETTINGS: Final = {
     "fbgemm_fp8": "FBGEMMFp8Config.__init__() missing",
     "online": "OnlineQuantizationConfig.__init__() missing",
 }
+# Methods whose settings may stand in a file beside config.json (`get_config_filenames`).
+_SETTINGS_FILES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("awq", "awq_marlin", "auto_awq"), "quantize_config.json or quant_config.json"),
+    **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq", "moe_wna16"), "quantize_config.json"),
+    **dict.fromkeys(
+        ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"), "hf_quant_config.json"
+    ),
+    "inc": "quantization_config.json",
+}
 _AWQ: Final[dict[str, Any]] = {
     **DENSE,
     "quantization_config": {"bits": 4, "group_size": 128, "quant_method": "awq", "version": "gemm"}
@@ -174,8 +183,7 @@ def needs_checkpoint(config: ServeConfig) -> Iterator[Finding]:
         return
     if asked == "fbgemm_fp8" and not config[ALLOW]:
         return
-    overrides = config["hf_overrides"]
-    if isinstance(overrides, Mapping) and any("quantization" in str(key) for key in overrides):
+    if _overrides_settings(config):
         return
     yield needs_checkpoint.finding(
         f"--quantization {asked} takes its settings from the checkpoint, which is not quantised",
@@ -183,6 +191,50 @@ def needs_checkpoint(config: ServeConfig) -> Iterator[Finding]:
         fix=Fix("serve without quantisation", (RemoveFlag(DEST),), safe=False),
         engine_message=_NEED_SETTINGS[asked],
     )
+
+
+@rule(
+    id="quantization-settings-file",
+    title="The method needs a checkpoint that is quantised by it",
+    explanation="config.json says nothing of quantisation, so vLLM looks for the settings of the "
+    "method in a file beside it, and refuses where there is none. These methods do not quantise "
+    "while loading. (Which files a checkpoint has is not known here; that is why this is a "
+    "warning.)",
+    remedy="Serve a quantised checkpoint, or quantise while loading: `--quantization "
+    "fp8_per_tensor`.",
+    severity=Severity.WARNING,
+    area=AREA,
+    source=_GET,
+    bad=(
+        Example(
+            "vllm serve m --quantization awq --allow-deprecated-quantization", model_config=DENSE
+        ),
+        Example("vllm serve m --quantization auto_gptq", model_config=DENSE),
+    ),
+    good=(
+        Example("vllm serve m --quantization awq", model_config=_AWQ),
+        Example("vllm serve m --quantization fp8_per_tensor", model_config=DENSE),
+    ),
+)
+def settings_file(config: ServeConfig) -> Iterator[Finding]:
+    """Name the file that has to be there."""
+    asked = requested_quantization(config)
+    if asked is None or asked not in _SETTINGS_FILES or checkpoint_method(config) is not None:
+        return
+    if (_deprecated_method(config) and not config[ALLOW]) or _overrides_settings(config):
+        return
+    yield settings_file.finding(
+        f"--quantization {asked} needs {_SETTINGS_FILES[asked]} in the checkpoint, as config.json "
+        "says nothing of quantisation; vLLM refuses without",
+        location=config.place(DEST),
+        fix=Fix("serve without quantisation", (RemoveFlag(DEST),), safe=False),
+        engine_message=f"Cannot find the config file for {asked}",
+    )
+
+
+def _overrides_settings(config: ServeConfig) -> bool:
+    overrides = config["hf_overrides"]
+    return isinstance(overrides, Mapping) and any("quantization" in str(key) for key in overrides)
 
 
 def _deprecated_method(config: ServeConfig) -> str | None:
