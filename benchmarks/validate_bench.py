@@ -45,6 +45,7 @@ RIGHT: tuple[str, ...] = (
     *("--uvicorn-log-level", "info", "--enable-log-requests", "--async-scheduling"),
     *("--max-log-len", "100", "--enable-prompt-tokens-details", "--root-path", "/v"),
 )
+MISSPELT = (*RIGHT, "--max-modle-len", "4096")
 WRONG = (*RIGHT, "--max-modle-len", "4096", "--swap-space", "8", "--port", "80000")
 
 
@@ -76,12 +77,12 @@ def main() -> int:
     options = parser.parse_args()
     right = per_second(verdict_of(RIGHT), options.seconds)
     judged = per_second(verdict_of(WRONG, correct=False), options.seconds)
-    mended = per_second(verdict_of(WRONG), options.seconds)
+    mended = per_second(verdict_of(MISSPELT), options.seconds)
     flags = sum(word.startswith("--") for word in RIGHT)
     print(f"{flags} flags, vLLM {VERSION}, one core:")
     print(f"  accepted: {right:6.0f} verdicts/s, {1000 / right:5.1f} ms each")
     print(f"  rejected: {judged:6.0f} verdicts/s, {1000 / judged:5.1f} ms each")
-    print(f"  the same: {mended:6.0f} verdicts/s, {1000 / mended:5.1f} ms each, and corrected")
+    print(f"  mended:   {mended:6.0f} verdicts/s, {1000 / mended:5.1f} ms each, corrected")
     try:
         Lab.default().require(VERSION)
     except LabError as error:

@@ -10,7 +10,7 @@ from app.catalogue import Catalogue
 from app.proposal.edit_kwargs import edit_kwargs
 from app.proposal.edit_python import edit_python
 from app.proposal.edit_text import set_variable, unset_variable
-from app.proposal.edit_words import edit_words, replaced_words
+from app.proposal.edit_words import edit_words, edit_words_at_once, replaced_words
 from app.proposal.edit_yaml import edit_yaml
 from app.proposal.proposal import Form, Proposal
 from app.verdict.fix import Edit, ReplaceArgument, SetEnvironment, UnsetEnvironment
@@ -26,10 +26,19 @@ def apply_edits(proposal: Proposal, edits: Iterable[Edit], catalogue: Catalogue)
     edits = list(edits)
     words = {e.at: e.text for e in edits if isinstance(e, ReplaceArgument) and _is_word(e)}
     proposal = replaced_words(proposal, words)
-    rest = (edit for edit in edits if not (isinstance(edit, ReplaceArgument) and _is_word(edit)))
-    for edit in sorted(rest, key=lambda edit: not isinstance(edit, ReplaceArgument)):
+    rest = [edit for edit in edits if not (isinstance(edit, ReplaceArgument) and _is_word(edit))]
+    rest = sorted(rest, key=lambda edit: not isinstance(edit, ReplaceArgument))
+    if len(rest) > 1 and _is_command_line(proposal):
+        at_once = edit_words_at_once(proposal, rest, catalogue)
+        if at_once is not None:
+            return at_once
+    for edit in rest:
         proposal = _apply(proposal, edit, catalogue)
     return proposal
+
+
+def _is_command_line(proposal: Proposal) -> bool:
+    return proposal.form not in {Form.PYTHON, Form.CONFIG, Form.CONFIG_YAML}
 
 
 def _is_word(edit: ReplaceArgument) -> bool:

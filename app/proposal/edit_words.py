@@ -45,6 +45,32 @@ def edit_words(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal
     return proposal
 
 
+def edit_words_at_once(
+    proposal: Proposal, edits: Sequence[Edit], catalogue: Catalogue
+) -> Proposal | None:
+    """Apply edits of different settings in one go; None where they need one after the other."""
+    dests = [e.dest.partition(".")[0] for e in edits if isinstance(e, SetFlag | RemoveFlag)]
+    # The model moves words; two edits of one setting depend on each other.
+    if len(set(dests)) < len(edits) or "model" in dests:
+        return None
+    resolution = resolve(proposal, catalogue, judged=False)
+    if resolution.config_file is not None:
+        return None
+    setter = _Setter(proposal, resolution, catalogue)
+    whole = Change()
+    for edit in edits:
+        if isinstance(edit, SetFlag):
+            change = setter.set(edit)
+        elif isinstance(edit, RemoveFlag):
+            change = setter.remove(edit.dest)
+        else:
+            return None
+        whole.replaced.update(change.replaced)
+        whole.added.extend(change.added)
+    edited = changed(proposal, whole)
+    return None if edited is proposal else edited
+
+
 def _edit_file(
     proposal: Proposal, resolution: Resolution, edit: Edit, catalogue: Catalogue
 ) -> Proposal:

@@ -11,7 +11,7 @@ from app.proposal.edit import apply_edits
 from app.proposal.proposal import Proposal
 from app.proposal.render import render
 from app.verdict.finding import Finding, Severity
-from app.verdict.fix import Fix, ReplaceArgument
+from app.verdict.fix import Fix, RemoveFlag, ReplaceArgument, SetFlag
 from app.verdict.verdict import Verdict
 
 # Each round mends everything known; what a round uncovers (a value behind a syntax error, a
@@ -19,6 +19,13 @@ from app.verdict.verdict import Verdict
 _ROUNDS: Final = 6
 # Without a fix of its own this stays, whatever else is mended: no edit touches that word.
 _STAYS: Final = frozenset({"cli-unknown-flag"})
+# What these find is in the value itself, so that no fix of another setting mends it.
+_OF_THE_VALUE: Final = frozenset(
+    {
+        *("cli-unknown-flag", "cli-invalid-choice", "cli-invalid-value", "env-invalid-value"),
+        *("value-out-of-range", "invalid-field-value", "unknown-key", "max-logprobs-range"),
+    }
+)
 
 
 class Judge(Protocol):
@@ -84,11 +91,27 @@ def _fewest(
     needed = list(applied)
     last_first = applied[::-1]
     for entry in sorted(last_first, key=lambda entry: entry.fix.safe):
+        if entry.rule in _OF_THE_VALUE and _alone(entry, applied):
+            continue
         fewer = [other for other in needed if other is not entry]
         candidate = _with_fixes(proposal, fewer, catalogue)
         if judge(candidate, entry.rule).accepted:
             mended, needed = candidate, fewer
     return mended, needed
+
+
+def _alone(entry: _Applied, applied: Iterable[_Applied]) -> bool:
+    """Whether no other fix edits a setting or variable that this one does."""
+    others = {target for other in applied if other is not entry for target in _targets(other.fix)}
+    return others.isdisjoint(_targets(entry.fix))
+
+
+def _targets(fix: Fix) -> set[str]:
+    return {
+        edit.dest.partition(".")[0] if isinstance(edit, SetFlag | RemoveFlag) else edit.variable
+        for edit in fix.edits
+        if not isinstance(edit, ReplaceArgument)
+    }
 
 
 def _with_fixes(proposal: Proposal, applied: Iterable[_Applied], catalogue: Catalogue) -> Proposal:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from app.catalogue import Catalogue
 from app.proposal.proposal import Proposal
-from app.proposal.suppression import suppressions_in
+from app.proposal.suppression import Profile, suppressions_in
 from app.rules.correction import corrected, decisive
 from app.rules.derived.devices import device_named
 from app.rules.effective import settings_of
 from app.rules.policy import Policy, suppressed
-from app.rules.registry import CrashHook, Registry, default_registry, run
+from app.rules.registry import CrashHook, Registry, Rule, default_registry, run
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.verdict import NotChecked, Outcome, Verdict
@@ -43,8 +44,11 @@ def validate(
     if verdict.accepted:
         return verdict
 
+    # To the strict profile warnings count.
+    rules = registry.rules if policy.profile is Profile.STRICT else registry.refusing
+
     def judge(mended: Proposal, suspect: str | None = None) -> Verdict:
-        return _judged(mended, catalogue, registry, policy, suspect=suspect)[0]
+        return _judged(mended, catalogue, registry, policy, rules=rules, suspect=suspect)[0]
 
     return replace(verdict, corrected=corrected(proposal, verdict.findings, catalogue, judge))
 
@@ -76,12 +80,13 @@ def _judged(
     policy: Policy,
     on_crash: CrashHook | None = None,
     *,
+    rules: Sequence[Rule] | None = None,
     suspect: str | None = None,
 ) -> tuple[Verdict, ServeConfig | None]:
     """Give the verdict without the settings, and the configuration it is about.
 
-    Where a `suspect` is given, findings beside its own or the parser's are not looked for once
-    one of those refuses.
+    `rules` are those to ask, all if not given. Where a `suspect` is given, findings beside its
+    own or the parser's are not looked for once one of those refuses.
     """
     catalogue = catalogue.on_platform(_platform(proposal))
     resolution = resolve(proposal, catalogue)
@@ -90,7 +95,7 @@ def _judged(
     suppressions = (*proposal.suppressions, *suppressions_in(_sources(proposal)))
     if suspect is not None and not suppressions:
         if config is not None and not any(map(decisive, findings)):
-            suspects = (entry for entry in registry.rules if entry.id == suspect)
+            suspects = (entry for entry in rules or () if entry.id == suspect)
             findings.extend(run(suspects, config, on_crash)[0])
         if any(map(decisive, findings)):
             return Verdict.of(catalogue.vllm_version, findings), config
@@ -98,7 +103,7 @@ def _judged(
     not_checked: list[NotChecked] = []
     if config is not None:
         for found, abstained in (
-            run(registry.rules, config, on_crash),
+            run(rules or registry.rules, config, on_crash),
             policy.over_limits(config),
         ):
             findings.extend(found)

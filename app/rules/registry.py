@@ -60,8 +60,20 @@ class Rule:
         return self.declaration.id
 
     def finding(self, message: str, **members: Any) -> Finding:
-        """Build a finding of this rule; `members` are those of `Finding`."""
-        return finding_of(self.declaration, message, **members)
+        """Build a finding of this rule; `members` are those of `Finding`.
+
+        Raises:
+            ValueError: it would reject, and the rule is not declared as one that does.
+        """
+        found = finding_of(self.declaration, message, **members)
+        if found.severity is Severity.ERROR and not self.refuses:
+            raise ValueError(f"{self.id} is not declared with the severity error")
+        return found
+
+    @property
+    def refuses(self) -> bool:
+        """Whether its findings may keep a proposal from being accepted."""
+        return self.declaration.severity is Severity.ERROR
 
 
 def finding_of(declaration: Declaration, message: str, **members: Any) -> Finding:
@@ -139,6 +151,11 @@ class Registry:
     def declarations(self) -> tuple[Declaration, ...]:
         """All declarations: those of the rules, then parser, request and replay ones."""
         return (*(r.declaration for r in self.rules), *self.others)
+
+    @cached_property
+    def refusing(self) -> tuple[Rule, ...]:
+        """The rules that may keep a proposal from being accepted."""
+        return tuple(entry for entry in self.rules if entry.refuses)
 
     @cached_property
     def by_id(self) -> Mapping[str, Declaration]:

@@ -110,14 +110,18 @@ class ServeConfig:
             UnresolvedValue: the value that was given depends on an unresolved variable.
             Abstain: the value is not known for a reason that reading the proposal has told of.
         """
-        dest, *path = dest.split(".")
         setting = self.settings.get(dest)
-        value = None if setting is None else setting.value
-        for key in ("", *path):
-            if key:
+        if setting is None and "." in dest:
+            dest, *path = dest.split(".")
+            value = self[dest]
+            for key in path:
                 value = value.get(key) if isinstance(value, Mapping) else None
-            if isinstance(value, Unresolved):
-                raise self._open_value(value, dest)
+                if isinstance(value, Unresolved):
+                    raise self._open_value(value, dest)
+            return value
+        value = None if setting is None else setting.value
+        if isinstance(value, Unresolved):
+            raise self._open_value(value, dest)
         return value
 
     def setting(self, dest: str) -> Setting | None:
