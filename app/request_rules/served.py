@@ -18,7 +18,7 @@ from app.rules.derived.model_sizes import is_encoder_decoder, vocab_size
 from app.rules.derived.scheduler import max_num_seqs
 from app.rules.runner import Runner, decide_runner
 from app.rules.runner_features import Moment
-from app.serve_config.serve_config import Abstain, ServeConfig
+from app.serve_config.serve_config import Abstain, ServeConfig, Unresolved
 
 _T = TypeVar("_T")
 
@@ -157,6 +157,8 @@ def _model_names(config: ServeConfig) -> frozenset[str] | None:
 def _with_adapters(names: list[Any], adapters: list[Any]) -> frozenset[str] | None:
     """Add the names of `--lora-modules`: `name=path`, or an object with `name`."""
     for adapter in adapters:
+        if isinstance(adapter, Unresolved):  # it may be several words
+            return None
         if isinstance(adapter, Mapping):
             names.append(adapter.get("name"))
         elif isinstance(adapter, str) and adapter.lstrip().startswith("{"):
