@@ -51,6 +51,7 @@ def facts_of(config: Any, front_end: Any) -> dict[str, Any]:
         "gpu_memory_utilization": lambda: config.cache_config.gpu_memory_utilization,
         "cudagraph_mode": lambda: config.compilation_config.cudagraph_mode,
         "compilation_mode": lambda: config.compilation_config.mode,
+        "cudagraph_capture_sizes": lambda: config.compilation_config.cudagraph_capture_sizes,
         "optimization_level": lambda: config.optimization_level,
         "attention_backend": lambda: config.attention_config.backend,
         "load_format": lambda: config.load_config.load_format,
