@@ -7,6 +7,7 @@ raises `Abstain`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from app.serve_config.serve_config import Abstain, ServeConfig
 
 HARDWARE: Final = "the hardware (`hardware`)"
 GIB: Final = 1 << 30
+_LEADING_NUMBER: Final = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def device_memory(config: ServeConfig) -> int:
 def device_count(config: ServeConfig) -> int:
     """Give how many devices one node has that vLLM sees (`current_platform.device_count()`).
 
-    `CUDA_VISIBLE_DEVICES` of the proposal counts where it lists devices.
+    `CUDA_VISIBLE_DEVICES` of the proposal counts, as CUDA reads it: up to the first entry that
+    is no device of the node, and none at all where a device is listed twice.
 
     Raises:
         Abstain: the number of devices is not given.
@@ -124,9 +127,24 @@ def device_count(config: ServeConfig) -> int:
         raise Abstain("the number of devices (`hardware.count`)")
     visible = config.variable("CUDA_VISIBLE_DEVICES")
     if visible is not None and machine_of(config).is_cuda_alike:
-        listed = visible.value.strip()
-        return min(count, len([part for part in listed.split(",") if part.strip()]))
+        return _visible(visible.value.split(","), count)
     return count
+
+
+def _visible(listed: list[str], count: int) -> int:
+    """Count the devices of a list that a node of `count` devices has."""
+    kind = next((kind for kind in ("GPU-", "MIG-") if listed[0].startswith(kind)), None)
+    seen: list[str | int] = []
+    for part in listed:
+        number = _LEADING_NUMBER.match(part.strip())
+        device = part if kind is not None else int(number.group()) if number else -1
+        if device in seen:
+            return 0
+        if device < 0 if isinstance(device, int) else not device.startswith(kind or ""):
+            break
+        seen.append(device)
+    there = (i for i, device in enumerate(seen) if isinstance(device, int) and device >= count)
+    return min(count, next(there, len(seen)))
 
 
 def nodes(config: ServeConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -34,8 +35,9 @@ def config_of(
     version: str = "0.32.0",
 ) -> ServeConfig:
     """Resolve `[VAR=1 ...] [options]` for one version; `--` options follow `vllm serve m`."""
-    variables, dashes, rest = options.partition("-")
-    command = f"{variables} vllm serve m {dashes}{rest}".strip()
+    first = re.search(r"(?:^|\s)-", options)
+    at = len(options) if first is None else first.start()
+    command = f"{options[:at]} vllm serve m {options[at:]}".strip()
     proposal = replace(parse_command(command), model_config=model, hardware=hardware)
     config = resolve(proposal, LIBRARY.get(version)).config
     assert config is not None

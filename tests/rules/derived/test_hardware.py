@@ -81,6 +81,15 @@ def test_a_capability_alone_is_a_cuda_machine() -> None:
         ("CUDA_VISIBLE_DEVICES=0,1", 2),
         ("CUDA_VISIBLE_DEVICES=", 0),
         ("CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7,8,9", 8),
+        ("CUDA_VISIBLE_DEVICES=0,9", 1),
+        ("CUDA_VISIBLE_DEVICES=9,0", 0),
+        ("CUDA_VISIBLE_DEVICES=-1", 0),
+        ("CUDA_VISIBLE_DEVICES=0,,1", 1),
+        ("CUDA_VISIBLE_DEVICES=0,x,1", 1),
+        ("CUDA_VISIBLE_DEVICES=3,1,3", 0),
+        ("CUDA_VISIBLE_DEVICES=0,9,0", 0),
+        ("CUDA_VISIBLE_DEVICES=GPU-8f,GPU-2a", 2),
+        ("CUDA_VISIBLE_DEVICES=GPU-8f,1", 1),
     ],
 )
 def test_visible_devices_limit_the_count(options: str, count: int) -> None:
