@@ -101,9 +101,10 @@ def unknown(config: ServeConfig) -> Iterator[Finding]:
     if given is None or given == "AUTO" or not known or given in known:
         return
     names = nearest(given, known)
-    fix = None
     if names:
         fix = Fix(f"use {names[0]}", (SetFlag(BACKEND, names[0]),), safe=False)
+    else:
+        fix = Fix("leave the choice to vLLM", (RemoveFlag(BACKEND),), safe=False)
     yield unknown.finding(
         f"{config[BACKEND]!r} is no attention backend of vLLM {config.catalogue.vllm_version}"
         f"{hint(names)}",

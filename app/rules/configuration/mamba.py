@@ -291,7 +291,7 @@ def chunked(config: ServeConfig) -> Iterator[Finding]:
 def mode_unused(config: ServeConfig) -> Iterator[Finding]:
     """Compare with what is left of it."""
     asked = config[CACHE_MODE]
-    if asked in {None, "none"}:
+    if not isinstance(asked, str) or asked == "none":
         return
     if keeps_states(config) and cache_mode(config) == "none":
         yield mode_unused.finding(

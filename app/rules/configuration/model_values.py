@@ -241,9 +241,9 @@ def sparse_attention_index(config: ServeConfig) -> Iterator[Finding]:
     if config.model_config is None or "index_topk" in config.model_config:
         return
     classes = config.catalogue.registries.get("arch_specific_config", {})
-    if "DeepseekV32ForCausalLM" not in (
-        classes.get(name) for name in hf_value(config, "architectures") or () if name in classes
-    ):
+    named = hf_value(config, "architectures")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    if "DeepseekV32ForCausalLM" not in map(classes.get, names):
         return
     if classes.get(model_class(config)) != "DeepseekV32ForCausalLM":
         return
