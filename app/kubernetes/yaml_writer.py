@@ -135,12 +135,16 @@ class _List:
             added = [_item(t, ()) for texts, _ in self.added for t in texts]
             return _emptied(text, self._key, self._node, added)
         for number, (texts, word) in self.replaced.items():
-            quoted = items[number].style in _QUOTES
+            quoted = _is_quoted(items[number])
             entries.replace(number, [_item(t, word.unresolved, quoted=quoted) for t in texts])
-        quoted = bool(items) and all(item.style in _QUOTES for item in items)
+        quoted = bool(items) and all(map(_is_quoted, items))
         for texts, before in self.added:
             entries.add([_item(t, (), quoted=quoted) for t in texts], before=before)
         return entries.edited()
+
+
+def _is_quoted(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.style in _QUOTES
 
 
 def _item(text: str, unresolved: tuple[str, ...], *, quoted: bool = False) -> str:

@@ -8,7 +8,11 @@ import pytest
 import yaml
 
 from app.errors import InvalidEnvelope, MalformedDocument
+from app.kubernetes.containers import servers_in
+from app.kubernetes.manifest import manifest_of
 from app.kubernetes.read import read_kubernetes
+from app.proposal.changes import Change
+from app.proposal.edit_text import changed
 from app.proposal.envelope import Envelope, read_envelope
 from app.proposal.proposal import Form
 from app.proposal.read import read_text
@@ -148,9 +152,13 @@ VARIABLE = "VLLM_LOGGING_LEVL"
         "  env:\n  - {name: VLLM_X, value: c}\n",
     ],
 )
-def test_variables_are_written_and_taken_out(env: str) -> None:
+@pytest.mark.parametrize("as_json", [False, True])
+def test_variables_are_written_and_taken_out(env: str, as_json: bool) -> None:
     text = f"containers:\n- image: vllm/vllm-openai:v0.32.0\n{env}  args: [m]\n"
-    [server] = read_kubernetes(text)
+    if as_json:
+        [server] = servers_in([manifest_of(yaml.safe_load(text))])
+    else:
+        [server] = read_kubernetes(text)
     assert server.writer is not None
     assert server.reread is not None
     edited = server.writer.set_variable(server, "VLLM_X", "a$(B) 1")
@@ -215,3 +223,44 @@ def test_json_of_the_api_server_and_yaml_are_read_alike() -> None:
     assert [f.rule for v in ours for f in v.findings] == [
         f.rule for v in theirs for f in v.findings
     ]
+
+
+def test_scripts_take_variables_and_words_in_their_own_text() -> None:
+    script = "export VLLM_X=1\nexec vllm serve m --port 8001\n"
+    subject = deployment(container([script], command=["sh", "-c"]))
+    for [server] in (read_kubernetes(yaml.safe_dump(subject)), servers_in([manifest_of(subject)])):
+        assert server.writer is not None
+        assert server.reread is not None
+        edited = server.writer.set_variable(server, "VLLM_X", "two words")
+        assert edited is not None
+        again = server.reread(edited)
+        assert again.environment["VLLM_X"].value == "two words"
+        assert (
+            "export VLLM_X='two words'"
+            in yaml.safe_load(edited)["spec"]["template"]["spec"]["containers"][0]["args"][0]
+        )
+
+
+EDITS: list[tuple[list[str], Change, list[str]]] = [
+    (["m", "--a"], Change({1: []}), ["m"]),
+    (["--a"], Change({0: []}), []),
+    (["--a", "--b"], Change({0: [], 1: []}, added=["--c"]), ["--c"]),
+    (["m", "--", "x"], Change(added=["--c"]), ["m", "--c", "--", "x"]),
+    (["--a"], Change(first=["m n"]), ["m n", "--a"]),
+    ([], Change(added=["--c", "1"]), ["--c", "1"]),
+    (["m", "$$(X)"], Change({0: ["$(X)"]}), ["$(X)", "$(X)"]),
+]
+
+
+@pytest.mark.parametrize(("words", "change", "expected"), EDITS)
+@pytest.mark.parametrize("flow", [None, False, True])
+def test_words_are_edited_in_every_style(
+    words: list[str], change: Change, expected: list[str], flow: bool | None
+) -> None:
+    subject = deployment(container(words or None))
+    if flow is None:
+        [server] = servers_in([manifest_of(subject)])
+    else:
+        [server] = read_kubernetes(yaml.safe_dump(subject, default_flow_style=flow))
+    edited = changed(server, change)
+    assert [word.text for word in edited.words] == expected
