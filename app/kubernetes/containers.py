@@ -256,9 +256,9 @@ class _Pod:
         items = source.get("items")
         if isinstance(items, list):
             texts = {
-                str(item["path"]): texts[item["key"]]
+                str(item["path"]): texts[str(item["key"])]
                 for item in _mappings(items)
-                if "path" in item and item.get("key") in texts
+                if "path" in item and str(item.get("key")) in texts
             }
         if isinstance(sub_path, str):
             return {at: texts[sub_path]} if sub_path in texts else {}
@@ -323,7 +323,7 @@ def _reader(files: Mapping[str, str]) -> Any:
 def _is_told_of(service: Manifest) -> bool:
     """Whether pods get variables for it: those with an address of the cluster's do."""
     address = service.at(("spec", "clusterIP"))
-    return address not in {"None", ""} and service.at(("spec", "type")) != "ExternalName"
+    return address not in ("None", "") and service.at(("spec", "type")) != "ExternalName"
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:

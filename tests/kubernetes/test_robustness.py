@@ -93,7 +93,7 @@ def crash(rule: str, error: Exception) -> None:
     raise AssertionError(rule) from error
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(PLACES), ODD)
 def test_no_value_anywhere_breaks_a_review(place: tuple[dict[str, Any], Path], value: Any) -> None:
     subject = changed(*place, value)

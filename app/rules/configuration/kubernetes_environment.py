@@ -98,7 +98,7 @@ def secret_in_the_open(config: ServeConfig) -> Iterator[Finding]:
         )
     entries = workload.container.get("env")
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
-        if not isinstance(entry, Mapping) or entry.get("name") not in _SECRETS:
+        if not isinstance(entry, Mapping) or str(entry.get("name")) not in _SECRETS:
             continue
         value = entry.get("value")
         if isinstance(value, str) and value and "$(" not in value:
