@@ -14,8 +14,8 @@ from app.rules.configuration.speculative_method import (
     SOURCE,
     command,
 )
-from app.rules.configuration.speculative_schedule import graph_mode
 from app.rules.declaration import Example
+from app.rules.derived.cuda_graphs import graphs_at_sizes, has_full
 from app.rules.facts import world_size
 from app.rules.registry import rule
 from app.rules.speculation import Speculation, speculation_of
@@ -414,8 +414,8 @@ def adaptive_graphs(config: ServeConfig) -> Iterator[Finding]:
     speculation = _adaptive(config)
     if speculation is None:
         return
-    mode = "NONE" if config["enforce_eager"] else graph_mode(config)
-    if mode is None or "FULL" in mode:
+    mode = graphs_at_sizes(config)
+    if has_full(mode):
         return
     eager = bool(config["enforce_eager"])
     yield adaptive_graphs.finding(

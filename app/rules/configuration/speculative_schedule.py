@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from app.rules.configuration.speculative_method import AREA, DEEPSEEK, DENSE, NGRAM, command
 from app.rules.declaration import Example
+from app.rules.derived.cuda_graphs import first_graphs, has_full
 from app.rules.derived.scheduler import max_num_batched_tokens
 from app.rules.registry import rule
 from app.rules.runner import Runner, decide_runner
@@ -250,8 +251,8 @@ def schedule_graphs(config: ServeConfig) -> Iterator[Finding]:
     speculation = _scheduled(config)
     if speculation is None or config["enforce_eager"]:
         return
-    mode = graph_mode(config)
-    if mode is None or "FULL" not in mode:
+    mode = first_graphs(config)
+    if not has_full(mode):
         return
     dropped = config.catalogue.version >= Version("0.33.0.dev0")
     if dropped and speculation.method not in _V1_SCHEDULES:
@@ -272,17 +273,3 @@ def schedule_graphs(config: ServeConfig) -> Iterator[Finding]:
         ),
         evidence={"asked": mode, "effective": "PIECEWISE", "dest": dest},
     )
-
-
-def graph_mode(config: ServeConfig) -> str | None:
-    """Give the CUDA graph mode that is asked for, or the default of the optimisation level.
-
-    None where the level has none, or the number given names no mode.
-    """
-    asked = config["compilation_config.cudagraph_mode"]
-    if isinstance(asked, str):
-        return asked.upper()
-    if asked is not None:
-        return None
-    level = str(config["optimization_level"]).rsplit(".", 1)[-1].upper().removeprefix("O")
-    return {"2": "FULL_AND_PIECEWISE", "3": "FULL_AND_PIECEWISE", "1": "PIECEWISE"}.get(level)

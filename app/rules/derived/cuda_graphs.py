@@ -29,11 +29,13 @@ from app.rules.derived.hardware import capability, machine_of
 from app.rules.derived.kv_transfer import kv_transfer
 from app.rules.derived.model import is_encoder_decoder, is_moe, is_pooling
 from app.rules.derived.parallel import (
+    PCP,
     TP,
     all2all_backend,
     data_parallel_size,
     since,
     size,
+    splits_sequence_in_experts,
 )
 from app.rules.derived.scheduler import max_num_batched_tokens, max_num_seqs
 from app.rules.runner import Runner, decide_runner
@@ -205,8 +207,13 @@ def _late(config: ServeConfig, mode: str) -> Iterator[Change]:
     for change in _second_look(config, mode):
         yield change
         mode = change.after
+    if mode != NO_GRAPHS and _exchanges_by_moonep(config):
+        yield Change(Cause.EXCHANGE, mode, NO_GRAPHS)
+        mode = NO_GRAPHS
+    if mode == NO_GRAPHS:
+        return
     compiled = compilation_mode(config)
-    if compiled == STOCK and mode != NO_GRAPHS and since(config, "0.32") and _runs_on_v2(config):
+    if compiled == STOCK and since(config, "0.32") and _runs_on_v2(config):
         yield Change(Cause.STOCK_COMPILE, mode, NO_GRAPHS)
         mode = NO_GRAPHS
     if compiled != COMPILED:
@@ -220,9 +227,18 @@ def _late(config: ServeConfig, mode: str) -> Iterator[Change]:
         yield Change(Cause.EXCHANGE, mode, NO_GRAPHS)
 
 
+def _exchanges_by_moonep(config: ServeConfig) -> bool:
+    """Whether experts exchange tokens with MoonEP (`ParallelConfig.use_all2all`)."""
+    if all2all_backend(config) != "moonep":
+        return False
+    ranks = data_parallel_size(config) > 1
+    wide = bool(config["enable_expert_parallel"]) and size(config, PCP) > 1
+    return ranks or wide or splits_sequence_in_experts(config)
+
+
 def _second_look(config: ServeConfig, mode: str) -> Iterator[Change]:
     machine = machine_of(config)
-    if machine.is_rocm and has_full(mode) and size(config, "prefill_context_parallel_size") > 1:
+    if machine.is_rocm and has_full(mode) and size(config, PCP) > 1:
         yield Change(Cause.PLATFORM, mode, PIECEWISE)
         mode = PIECEWISE
     if since(config, "0.30"):
