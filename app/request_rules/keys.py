@@ -75,7 +75,8 @@ def _advice(request: GenerationRequest, served: Served, place: str, name: str) -
         known = frozenset() if own is None else own.names
         if request.route is Route.GENERATE and sampling is not None and name in sampling.names:
             return "; it belongs into sampling_params"
-    near = _near(name, known)
+    # A long one is near to nothing, and must not be kept.
+    near = _near(name, known) if len(name) <= _LONGEST else ""
     if near:
         return near
     others = [route for route, fields in facts.routes.items() if name in fields.names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from app.request_rules.request import GenerationRequest
 from app.request_rules.rule import RequestExample, request_rule
@@ -10,6 +11,9 @@ from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
 from app.serve_config.suggest import hint, nearest
 from app.verdict.finding import Finding, Severity
+
+# A name of megabytes is not said twice.
+_LONGEST: Final = 256
 
 
 @request_rule(
@@ -56,12 +60,13 @@ def model(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     name, known = request.of_body("model"), served.model_names
     if known is None or not isinstance(name, str) or not name or name in known:
         return
-    engine = f"The model `{name}` does not exist."
+    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"
+    engine = f"The model `{shown}` does not exist."
     yield model.finding(
         request,
         "model",
         f"{engine.rstrip('.')}; this server has {', '.join(sorted(known))}"
         f"{hint(nearest(name, known))}",
         engine_message=engine,
-        evidence={"model": name},
+        evidence={"model": shown},
     )

@@ -250,5 +250,6 @@ def test_an_unknown_model_is_answered_as_vllm_does() -> None:
 
 def test_a_warning_is_short_whatever_the_client_sent() -> None:
     body = {"messages": [], "model": "n" * 10_000}
-    found = _examine("vllm serve m", Route.CHAT, body, {"request-model": "warn"})
+    command = f"vllm serve m --served-model-name {'x' * 400}"
+    found = _examine(command, Route.CHAT, body, {"request-model": "warn"})
     assert [len(warning) for warning in found.warnings] == [512]

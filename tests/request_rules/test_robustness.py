@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -93,3 +94,19 @@ def test_what_was_repaired_needs_no_repair(version: str) -> None:
     assert first.body is not None
     again = checker.examine(Route.GENERATE, first.body)
     assert (again.body, again.findings) == (None, [])
+
+
+def test_what_a_client_sends_is_neither_kept_nor_sent_back_whole() -> None:
+    checker = RequestChecker(served_by_command("vllm serve m"))
+    tracemalloc.start()
+    try:
+        for i in range(20):
+            long = f"{i}" * 200_000
+            body = json.dumps({"prompt": "a", long: 1, "model": long}).encode()
+            examination = checker.examine(Route.COMPLETIONS, body)
+            assert len(json.dumps(examination.refusal)) < 5000
+            del long, body, examination
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000
