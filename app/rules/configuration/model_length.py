@@ -11,6 +11,7 @@ from app.rules.declaration import Example
 from app.rules.derived.model import (
     allows_longer_max_model_len,
     declared_max_model_len,
+    hf_config,
     hf_text_config,
     rope_parameters,
     text_value,
@@ -316,10 +317,79 @@ def rope_type_conflict(config: ServeConfig) -> Iterator[Finding]:
 
 
 def _written(config: ServeConfig) -> list[Mapping[str, Any]]:
-    """Give the rotary embeddings as they are written, before older names are replaced."""
+    """Give the rotary embeddings as config.json has them, before older names are replaced.
+
+    Empty where `--hf-overrides` replaces them: vLLM does that after it has looked at the names.
+    """
+    overrides = config["hf_overrides"]
+    if isinstance(overrides, Mapping) and any(isinstance(v, Mapping) for v in overrides.values()):
+        return []
     text = hf_text_config(config)
     given = text.get("rope_scaling") or text.get("rope_parameters")
     if not isinstance(given, Mapping):
         return []
     nested = [part for part in given.values() if isinstance(part, Mapping)]
     return nested if nested and len(nested) == len(given) else [given]
+
+
+@rule(
+    id="model-rope-override-type",
+    title="An overridden rotary embedding does not say its type",
+    explanation="`rope_scaling` in `--hf-overrides` replaces the model's after older names were "
+    "translated, so that `type` is not read and `rope_type` must be there. vLLM stops at a "
+    "KeyError.",
+    remedy="Say `rope_type` instead of `type`.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source=_SOURCE,
+    bad=(
+        Example(
+            """vllm serve m --hf-overrides '{"rope_scaling": {"type": "linear", "factor": 2.0}}'""",
+            model_config=DENSE,
+        ),
+    ),
+    good=(
+        Example(
+            "vllm serve m --hf-overrides "
+            """'{"rope_scaling": {"rope_type": "linear", "factor": 2.0}}'""",
+            model_config=DENSE,
+        ),
+        Example(
+            "vllm serve m",
+            model_config={**DENSE, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            note="translated",
+        ),
+    ),
+)
+def rope_override_type(config: ServeConfig) -> Iterator[Finding]:
+    """Look for the key in what replaces the rotary embedding."""
+    overrides = config["hf_overrides"]
+    if not isinstance(overrides, Mapping) or config.model_config is None:
+        return
+    dest = next((key for key in ("rope_scaling", "rope_parameters") if key in overrides), None)
+    rope = None if dest is None else config[f"hf_overrides.{dest}"]
+    if not isinstance(rope, Mapping) or not rope or "rope_type" in rope:
+        return
+    if any(isinstance(part, Mapping) for part in rope.values()):
+        return
+    # A model of several parts has its rotary embedding in one of them.
+    if hf_text_config(config) is not hf_config(config):
+        return
+    if "gemma3" in str(text_value(config, "model_type")):
+        return
+    edits: tuple[SetFlag | RemoveFlag, ...] = (RemoveFlag(f"hf_overrides.{dest}"),)
+    kind, safe = rope.get("type"), False
+    if isinstance(kind, str):
+        edits = (SetFlag(f"hf_overrides.{dest}", _renamed(rope)),)
+        safe = True
+    yield rope_override_type.finding(
+        f"--hf-overrides replaces {dest} without rope_type"
+        + ("; type is not read there" if safe else ""),
+        location=config.place("hf_overrides"),
+        fix=Fix("say rope_type" if safe else f"drop {dest}", edits, safe=safe),
+        engine_message="'rope_type'",
+    )
+
+
+def _renamed(rope: Mapping[str, Any]) -> dict[str, Any]:
+    return {"rope_type" if key == "type" else key: value for key, value in rope.items()}

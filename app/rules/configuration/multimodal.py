@@ -270,6 +270,8 @@ def processor_device(config: ServeConfig) -> Iterator[Finding]:
     dest = _PROCESSOR
     if asked is None and flag not in (None, "auto", "cpu"):
         asked, dest = "cuda", _DEVICE
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        asked = f"cuda:{asked}"  # torch counts accelerators
     if not isinstance(asked, str) or asked == "cpu" or not machine_of(config).is_cuda_alike:
         return
     kind = asked.split(":")[0]
