@@ -7,6 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from app.memory.estimate import estimate
+from app.rules.derived.compilation import compilation_mode
+from app.rules.derived.cuda_graphs import graph_mode
 from app.rules.runner import decide_runner
 from app.rules.runner_features import Moment
 from app.serve_config.serve_config import Abstain, Origin, ServeConfig, Setting, Unresolved
@@ -84,6 +86,9 @@ def _derived(config: ServeConfig) -> dict[str, Any]:
         body["model_runner"] = decide_runner(config, Moment.LAST_CHECK).as_json()
     except Abstain as question:
         body["model_runner"] = {"version": None, "because": f"it hangs on {question.needs}"}
+    with suppress(Abstain):
+        body["compilation_mode"] = compilation_mode(config)
+        body["cudagraph_mode"] = graph_mode(config)
     with suppress(Abstain):
         body["memory"] = estimate(config).as_json()
     return body

@@ -58,3 +58,9 @@ def test_every_setting_is_listed_only_if_asked_for() -> None:
     every = settings_of(config, (), every=True)["all"]
     assert set(every) == set(config.settings)
     assert every["max_logprobs"]["origin"] == "default"
+
+
+def test_modes_of_compilation_and_graphs_are_derived() -> None:
+    derived = settings_of(config_of("vllm serve m --enforce-eager"), ())["derived"]
+    assert (derived["compilation_mode"], derived["cudagraph_mode"]) == ("NONE", "NONE")
+    assert "cudagraph_mode" not in settings_of(config_of("vllm serve m"), ())["derived"]
