@@ -10,8 +10,8 @@ from starlette.requests import Request
 from app.api.body import read_body
 from app.documents import decode_json, decode_text
 from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
-from app.proposal.envelope import Envelope, read_envelope
-from app.proposal.read import read_shell_text, read_text, read_yaml
+from app.proposal.envelope import Envelope
+from app.proposal.read import read_json, read_shell_text, read_text, read_yaml
 
 _YAML_TYPES: Final = {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"}
 # curl's default when given --data; its body is then whatever the user has at hand.
@@ -59,7 +59,7 @@ def _media_type(header: str) -> str:
 
 def _read(text: str, media_type: str) -> Envelope:
     if media_type == "application/json":
-        return read_envelope(decode_json(text))
+        return read_json(decode_json(text))
     if media_type == "text/plain":
         return read_shell_text(text)
     if media_type in _YAML_TYPES:

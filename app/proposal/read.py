@@ -48,8 +48,6 @@ def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope
     first = next(lines, "")
     if _TOML.fullmatch(first):
         raise _not_read("a TOML file", "the `vllm serve` command that is made of it")
-    if text.lstrip().startswith("[") and text.rstrip().endswith("]"):
-        return _read_argv(decode_json(text, what=source)).along(along)
     if _YAML_START.match(first):
         return read_yaml(text, source=source, along=along)
     if looks_like_python(text):
@@ -65,11 +63,15 @@ def read_example(text: str) -> Proposal:
 
 
 def read_shell_text(text: str, *, source: str = "command", along: Along | None = None) -> Envelope:
-    """Read shell text, with what is known beside it.
+    """Read shell text, or a JSON list of words, with what is known beside it.
 
-    Raises: as `app.proposal.shell.parse_command`.
+    Raises:
+        MalformedDocument: as `app.proposal.shell.parse_command`, or it is a list and no JSON.
+        InvalidEnvelope: it is a list and not of words that start vLLM.
     """
     along = along or Along()
+    if text.lstrip("\ufeff \t\r\n").startswith("[") and text.rstrip().endswith("]"):
+        return read_json(decode_json(text, what=source)).along(along)
     proposal = parse_command(text, source=source, given=along.environment, files=along.files)
     return Envelope(proposal=proposal).along(along)
 
@@ -117,9 +119,16 @@ def _read_braces(text: str, source: str, along: Along) -> Envelope:
     return read_envelope(data).along(along)
 
 
-def _read_argv(argv: object) -> Envelope:
-    """Read the words of a command, or those after `vllm serve`."""
-    words = argv if isinstance(argv, list) else []
+def read_json(data: object) -> Envelope:
+    """Read an envelope, or the words of a command, or those after `vllm serve`.
+
+    Raises:
+        InvalidEnvelope: it is none; every mistake in it is told.
+    """
+    return _read_argv(data) if isinstance(data, list) else read_envelope(data)
+
+
+def _read_argv(words: list[object]) -> Envelope:
     begin = [str(word).rpartition("/")[2] for word in words[:3]]
     skipped, entrypoint = 0, Entrypoint.SERVE
     if begin[:2] == ["vllm", "serve"]:

@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import InvalidEnvelope, MalformedDocument
 from app.proposal.proposal import Form
-from app.proposal.read import read_text
+from app.proposal.read import read_shell_text, read_text
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,7 @@ def test_a_json_list_is_the_words_of_a_command(argv: str, words: list[str], poin
     proposal = read_text(argv, source="f").proposal
     assert [word.text for word in proposal.words] == words
     assert proposal.words[0].location.pointer == pointer
+    assert read_shell_text(argv).proposal.words == proposal.words
 
 
 @pytest.mark.parametrize(
