@@ -38,6 +38,8 @@ _TRIED: Final = frozenset(
     {"awq", "auto_awq", "gptq", "auto_gptq", "fp8", "compressed-tensors", "torchao", "quark"}
     | {"experts_int8", "online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "inc"}
     | {"int8_per_channel_weight_only", "mxfp8", "mxfp4", "moe_wna16", "modelopt", "fbgemm_fp8"}
+    | {"awq_marlin", "gptq_marlin", "deepseek_v4_fp8", "fp_quant", "gpt_oss_mxfp4"}
+    | {"modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "nvfp4_per_token"}
 )
 # Methods whose settings come from the checkpoint alone.
 _NEED_SETTINGS: Final = {
@@ -85,6 +87,8 @@ def checkpoint_method(config: ServeConfig) -> str | None:
     bad=(
         Example("vllm serve m --quantization gptq", model_config=_AWQ),
         Example("vllm serve m --quantization fp8", model_config=_AWQ),
+        Example("vllm serve m --quantization fp_quant", model_config=_AWQ),
+        Example("vllm serve m --quantization modelopt_fp4", model_config=LATENT),
         Example("vllm serve m --quantization awq", model_config=LATENT),
     ),
     good=(

@@ -15,6 +15,7 @@ from app.rules.configuration.quantization import (
 )
 from app.rules.declaration import Example
 from app.rules.derived.model import hf_value, requested_quantization
+from app.rules.derived.parallel import since
 from app.rules.registry import rule
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
@@ -29,7 +30,18 @@ _BROKEN: Final = ("missing ), unterminated", "unterminated character set", "unba
 _WITHOUT: Final = Fix("drop --quantization-config", (RemoveFlag(_CONFIG),), safe=False)
 # Methods that compute in half precision only, as the lab saw; compressed-tensors takes float32.
 _HALF_ONLY: Final = frozenset({"awq", "auto_awq", "gptq", "auto_gptq", "fp8", "experts_int8"})
-_GPT_OSS: Final[dict[str, Any]] = {
+NVFP4: Final[dict[str, Any]] = {
+    **DENSE,
+    "quantization_config": {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "producer": {"name": "modelopt", "version": "0.31"},
+        "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"], "group_size": 16},
+    },
+}
+# What composes with settings that are laid over it; the lab tried each.
+_COMPOSED: Final = frozenset({"experts_int8", "fp_quant", "gpt_oss_mxfp4", "deepseek_v4_fp8"})
+GPT_OSS: Final[dict[str, Any]] = {
     "architectures": ["GptOssForCausalLM"],
     "model_type": "gpt_oss",
     "head_dim": 64,
@@ -146,9 +158,26 @@ def _regex_problem(pattern: str) -> str | None:
             model_config=LATENT,
             versions=">=0.30",
         ),
+        Example("vllm serve m --quantization-config '{}'", model_config=NVFP4, versions=">=0.30"),
+        Example("vllm serve m --quantization-config '{}'", model_config=GPT_OSS, versions=">=0.30"),
+        Example(
+            "vllm serve m --quantization fp8 --quantization-config '{}'",
+            model_config=DENSE,
+            versions=">=0.30,<0.31",
+        ),
+        Example(
+            "vllm serve m --quantization fp_quant --quantization-config '{}'",
+            model_config=DENSE,
+            versions=">=0.30",
+        ),
     ),
     good=(
         Example("vllm serve m --quantization-config '{}'", model_config=DENSE),
+        Example(
+            "vllm serve m --quantization fp8 --quantization-config '{}'",
+            model_config=DENSE,
+            versions=">=0.31",
+        ),
         Example(
             "vllm serve m --quantization online --quantization-config.linear mxfp8",
             model_config=DENSE,
@@ -162,10 +191,7 @@ def empty(config: ServeConfig) -> Iterator[Finding]:
     if any(config[f"{_CONFIG}.{kind}"] is not None for kind in _KINDS):
         return
     asked, method = requested_quantization(config), checkpoint_method(config)
-    laid_over = is_newer_composition(config) and (
-        method in {"awq", "gptq", "fp8", "compressed-tensors"} or asked == "humming"
-    )
-    if asked == "online" or laid_over:
+    if asked == "online" or (is_newer_composition(config) and _lies_over(config, asked, method)):
         drop = (RemoveFlag(_CONFIG), RemoveFlag(DEST)) if asked else (RemoveFlag(_CONFIG),)
         yield empty.finding(
             "--quantization-config names neither linear nor moe nor targets",
@@ -175,6 +201,15 @@ def empty(config: ServeConfig) -> Iterator[Finding]:
             "quantization_config.linear, quantization_config.moe, or quantization_config.targets "
             "to be set.",
         )
+
+
+def _lies_over(config: ServeConfig, asked: str | None, method: str | None) -> bool:
+    """Whether the settings are composed with another method's (`get_quant_config`)."""
+    if asked == "humming" or method in {"awq", "gptq", "fp8", "compressed-tensors"}:
+        return True
+    if method is not None:
+        return asked is None and method in {"modelopt", "modelopt_fp4", "mxfp4"}
+    return asked in _COMPOSED or (asked == "fp8" and not since(config, "0.31"))
 
 
 @rule(
@@ -218,12 +253,12 @@ def method(config: ServeConfig) -> Iterator[Finding]:
     bad=(
         Example("vllm serve m --dtype float32", model_config=LATENT),
         Example("vllm serve m --quantization fp8_per_tensor --dtype float32", model_config=DENSE),
-        Example("vllm serve m --dtype float16", model_config=_GPT_OSS),
+        Example("vllm serve m --dtype float16", model_config=GPT_OSS),
     ),
     good=(
         Example("vllm serve m --dtype float16", model_config=LATENT),
         Example("vllm serve m --dtype float32", model_config=DENSE),
-        Example("vllm serve m --dtype bfloat16", model_config=_GPT_OSS),
+        Example("vllm serve m --dtype bfloat16", model_config=GPT_OSS),
     ),
     covers=("quant-act-dtype",),
 )
