@@ -377,6 +377,8 @@ def rope_override_type(config: ServeConfig) -> Iterator[Finding]:
         return
     if "gemma3" in str(text_value(config, "model_type")):
         return
+    if config[LENGTH] is not None and declared_max_model_len(config).limit is None:
+        return  # the length is taken as it is, and nothing is asked of the embedding
     edits: tuple[SetFlag | RemoveFlag, ...] = (RemoveFlag(f"hf_overrides.{dest}"),)
     kind, safe = rope.get("type"), False
     if isinstance(kind, str):
