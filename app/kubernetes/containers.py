@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -53,16 +54,26 @@ def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple
             for pod in pods_of(described):
                 servers = _Pod(described, pod, manifests, editable).servers()
                 found.extend((manifest, described, server) for server in servers)
+    subjects = list(_told_apart(server.subject or "" for _, _, server in found))
     everyone = [server for _, _, server in found]
     return tuple(
         replace(
             server,
+            subject=subjects[number],
             workload=_among(everyone, server),
             # What was made from another object cannot be written back into it.
             reread=_rereading(manifests, held, number) if editable and held is described else None,
         )
         for number, (held, described, server) in enumerate(found)
     )
+
+
+def _told_apart(subjects: Iterable[str]) -> Iterator[str]:
+    """Number what is named alike: objects of several namespaces, or a mistake."""
+    seen: Counter[str] = Counter()
+    for subject in subjects:
+        seen[subject] += 1
+        yield subject if seen[subject] == 1 else f"{subject} #{seen[subject]}"
 
 
 def _rereading(
