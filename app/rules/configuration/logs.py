@@ -60,7 +60,10 @@ def file_unused(config: ServeConfig) -> Iterator[Finding]:
     versions=">=0.28",
     covers=("log-level-env-unknown",),
     bad=(Example(f"{_LEVEL}=LOUD vllm serve m"),),
-    good=(Example(f"{_LEVEL}=DEBUG vllm serve m"), Example(f"{_LEVEL}=info vllm serve m")),
+    good=(
+        Example(f"{_LEVEL}=DEBUG vllm serve m"),
+        Example(f"{_LEVEL}=info vllm serve m"),
+    ),
 )
 def level_unknown(config: ServeConfig) -> Iterator[Finding]:
     """Look the name up; vLLM reads it in capitals."""
@@ -69,6 +72,9 @@ def level_unknown(config: ServeConfig) -> Iterator[Finding]:
         return
     if configure is not None and configure.value.strip() == "0":
         return
+    file = config.variable(_FILE)
+    if file is not None and file.value:
+        return  # which replaces all that the level would be put into
     yield level_unknown.finding(
         f"{_LEVEL}={variable.value} is no level of Python's logging",
         location=variable.location,
@@ -113,7 +119,7 @@ def traced_calls(config: ServeConfig) -> Iterator[Finding]:
     source="vllm/engine/arg_utils.py::DeprecatedLogConfigFileAction.__call__",
     versions=">=0.31",
     covers=("log-config-file-deprecated",),
-    bad=(Example("vllm serve m --log-config-file l.json", note="the file is the machine's"),),
+    bad=(Example("vllm serve m --log-config-file ''"),),
     good=(Example("vllm serve m"),),
 )
 def file_option(config: ServeConfig) -> Iterator[Finding]:
