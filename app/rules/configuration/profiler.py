@@ -79,7 +79,7 @@ def directory(config: ServeConfig) -> Iterator[Finding]:
             location=config.place(PROFILER),
             engine_message=f"{key} must be set when profiler is '{kind}'",
         )
-    elif kind == "proton" and "://" in str(given):
+    elif kind == "proton" and str(given).find("://") > 1:  # a letter alone is a drive
         yield directory.finding(
             f"proton_profiler_dir is {given}; Proton writes to a local directory only",
             location=config.place(PROFILER),
