@@ -355,7 +355,9 @@ def images(config: ServeConfig) -> Iterator[Finding]:
 def dtype_of_model(config: ServeConfig) -> Iterator[Finding]:
     """Compare with what the model says."""
     asked = config[SSM_DTYPE]
-    if asked in {None, "auto"} or not model_class(config).startswith("Qwen3_5"):
+    if not isinstance(asked, str) or asked == "auto":
+        return
+    if not model_class(config).startswith("Qwen3_5"):
         return
     wanted = text_value(config, "mamba_ssm_dtype")
     if wanted is not None and wanted != asked:
