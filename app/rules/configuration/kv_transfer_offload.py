@@ -44,8 +44,7 @@ _DSA: Final = {
 _PUSH: Final = transfer('"kv_connector": "NixlPushConnector", "kv_role": "kv_producer"')
 _STORE: Final = transfer('"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"')
 # Connectors whose `supports_sleep_mode` of 0.33 is False whatever they are told.
-_NEVER_SLEEP: Final = frozenset({"NixlPushConnector", "MooncakeStoreConnector", "MoRIIOConnector"})
-_PULL: Final = frozenset({"NixlConnector", "NixlPullConnector"})
+_NEVER_SLEEP: Final = ("NixlPushConnector", "MooncakeStoreConnector", "MoRIIOConnector")
 
 
 @rule(
@@ -188,14 +187,14 @@ def sleep_mode(config: ServeConfig) -> Iterator[Finding]:
     moved = kv_transfer(config) if config["enable_sleep_mode"] else None
     if moved is None or moved.module_path or not machine_of(config).is_cuda_alike:
         return
-    parts = [(moved.connector, moved.extra)]
+    parts: list[tuple[object, object]] = [(moved.connector, moved.extra)]
     if moved.connector == MULTI:
         parts = [
-            (child.get("kv_connector"), child.get("kv_connector_extra_config") or {})
+            (child.get("kv_connector"), child.get("kv_connector_extra_config"))
             for child in moved.children
             if not child.get("kv_connector_module_path")
         ]
-    refused = next((name for name, extra in parts if name and _cannot_sleep(name, extra)), None)
+    refused = next((name for name, extra in parts if _cannot_sleep(name, extra)), None)
     if refused is None:
         return
     yield sleep_mode.finding(
@@ -208,8 +207,9 @@ def sleep_mode(config: ServeConfig) -> Iterator[Finding]:
     )
 
 
-def _cannot_sleep(name: str, extra: Mapping[str, Any]) -> bool:
-    if name in _PULL:
+def _cannot_sleep(name: object, settings: object) -> bool:
+    extra: Mapping[str, Any] = settings if isinstance(settings, Mapping) else {}
+    if name in ("NixlConnector", "NixlPullConnector"):
         return bool(extra.get("backends", ["UCX"]) != ["UCX"])
     if name == "MooncakeConnector":
         return bool(extra.get("mooncake_protocol", "rdma") != "rdma")

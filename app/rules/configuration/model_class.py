@@ -55,7 +55,7 @@ _CUSTOM: Final = {
 def runner_generate(config: ServeConfig) -> Iterator[Finding]:
     """Look for a model that only pools."""
     runner = config["runner"]
-    if runner not in {"generate", "draft"} or has_ability(config, "is_text_generation_model"):
+    if runner not in ("generate", "draft") or has_ability(config, "is_text_generation_model"):
         return
     pools = has_ability(config, "is_pooling_model")
     if not pools and runner != "generate":

@@ -299,7 +299,7 @@ def rope_type_conflict(config: ServeConfig) -> Iterator[Finding]:
     for rope in _written(config):
         given, legacy = rope.get("rope_type"), rope.get("type")
         if legacy is not None and given is not None and legacy != given:
-            if (legacy, given) in {("su", "longrope"), ("mrope", "default")}:
+            if (legacy, given) in (("su", "longrope"), ("mrope", "default")):
                 continue
             problem = f"rope_type is {given} and type is {legacy}"
             said = f"Found conflicts between 'rope_type={given}' (modern field) and"

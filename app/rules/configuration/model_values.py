@@ -23,6 +23,13 @@ from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag, SetEnvironment, SetFlag, UnsetEnvironment
 
+
+def _class_names(config: ServeConfig) -> tuple[str, ...]:
+    """Give the model classes that config.json names, where it does."""
+    names = hf_value(config, "architectures")
+    return tuple(n for n in names if isinstance(n, str)) if isinstance(names, list) else ()
+
+
 _NAMES: Final = {"half": "float16", "float": "float32"}
 _HALF_WIDTH: Final = frozenset({"float16", "bfloat16"})
 _DTYPES: Final = frozenset({*_HALF_WIDTH, "half", "float", "float32"})
@@ -344,7 +351,7 @@ def whisper_fork(config: ServeConfig) -> Iterator[Finding]:
     variable = config.variable(_WORKERS)
     if variable is None or variable.value == "spawn":
         return
-    if "WhisperForConditionalGeneration" not in (hf_value(config, "architectures") or ()):
+    if "WhisperForConditionalGeneration" not in _class_names(config):
         return
     yield whisper_fork.finding(
         f"{_WORKERS}={variable.value}: Whisper may hang at start",
