@@ -115,15 +115,22 @@ def parser_replaced(config: ServeConfig) -> Iterator[Finding]:
     title="The reasoning parser is unknown",
     explanation="`--reasoning-parser` names a parser that is registered in this version, unless "
     "`--reasoning-parser-plugin` brings another. vLLM looks it up while it builds the "
-    "configuration. From 0.33 `none` turns it off.",
+    "configuration. `None` turns it off from 0.33 on, where the command line reads it as unset.",
     remedy="Use a registered name.",
     severity=Severity.ERROR,
     area=AREA,
     source="vllm/config/reasoning.py::ReasoningConfig.initialize_token_ids",
     versions=">=0.28",
     covers=("reasoning-parser-unknown",),
-    bad=(Example("vllm serve m --reasoning-parser qwen33"),),
-    good=(Example("vllm serve m --reasoning-parser qwen3"), Example("vllm serve m")),
+    bad=(
+        Example("vllm serve m --reasoning-parser qwen33"),
+        Example("vllm serve m --reasoning-parser None", versions="<0.33"),
+    ),
+    good=(
+        Example("vllm serve m --reasoning-parser qwen3"),
+        Example("vllm serve m --reasoning-parser None", versions=">=0.33"),
+        Example("vllm serve m"),
+    ),
 )
 def reasoning_parser(config: ServeConfig) -> Iterator[Finding]:
     """Look the name up."""
@@ -131,7 +138,7 @@ def reasoning_parser(config: ServeConfig) -> Iterator[Finding]:
     known = config.catalogue.registries.get("reasoning_parsers", ())
     if not isinstance(name, str) or not name or not known or name in known:
         return
-    if config["reasoning_parser_plugin"] or name.lower() == "none":
+    if config["reasoning_parser_plugin"]:
         return
     near = difflib.get_close_matches(name, known, n=1)
     yield reasoning_parser.finding(
