@@ -34,7 +34,11 @@ ANNOTATIONS: Final = "vllm-admission/"
 VERSION_ANNOTATION: Final = "vllm-admission/vllm-version"
 # Names of whole devices; what the product is, the node's labels tell.
 _DEVICES: Final = {"nvidia.com/gpu": None, "amd.com/gpu": "AMD Instinct"}
-_PRODUCT: Final = "nvidia.com/gpu.product"
+_PRODUCTS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_REQUIRED: Final[Path] = (
+    *("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
+    "nodeSelectorTerms",
+)
 
 
 def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple[Proposal, ...]:
@@ -209,14 +213,25 @@ class _Pod:
                 number = _count(asked.get(name))
                 if number is not None and count is None:
                     count, gpu = number, gpu or product
-        selector = self._spec.get("nodeSelector")
-        product_label = selector.get(_PRODUCT) if isinstance(selector, Mapping) else None
-        if isinstance(product_label, str) and gpu is None:
-            gpu = product_label
+        if gpu is None:
+            gpu = next(self._products(), None)
         if gpu is None and count is None:
             return None
         nodes = self._pod.group_size if self._pod.group_size > 1 else None
         return Hardware(gpu=gpu, count=count, nodes=nodes)
+
+    def _products(self) -> Iterator[str]:
+        """Give the product that the pod's nodes have to have, if it is one."""
+        selector = self._spec.get("nodeSelector")
+        if isinstance(selector, Mapping):
+            yield from (str(selector[label]) for label in _PRODUCTS if label in selector)
+        affinity = Manifest(self._spec, self._manifest.places).at(_REQUIRED)
+        terms = list(_mappings(affinity))
+        for match in _mappings(terms[0].get("matchExpressions")) if len(terms) == 1 else ():
+            required = str(match.get("key")) in _PRODUCTS and match.get("operator") == "In"
+            values = match.get("values")
+            if required and isinstance(values, list) and len(values) == 1:
+                yield str(values[0])
 
     def _workload(self, container: Mapping[str, Any], place: Path) -> Workload:
         manifest, pod = self._manifest, self._pod

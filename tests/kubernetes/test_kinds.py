@@ -314,3 +314,34 @@ def test_ray_has_its_configuration_in_a_string() -> None:
     assert unknown.location.line == 16
     assert words(object_of("ray.io/v1", "RayService", {"serveConfigV2": "a: ]"})) == []
     assert [s.kwargs for s in servers(yaml.safe_load(RAY))] == [first.kwargs, second.kwargs]
+
+
+def required(*values: str, operator: str = "In") -> dict[str, Any]:
+    match = {"key": "nvidia.com/gpu.product", "operator": operator, "values": list(values)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [match]}]}
+    needed = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    return {"affinity": {"nodeAffinity": needed}}
+
+
+@pytest.mark.parametrize(
+    ("members", "product"),
+    [
+        ({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}, "NVIDIA-H100"),
+        ({"nodeSelector": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}, "nvidia-l4"),
+        (required("Tesla-T4"), "Tesla-T4"),
+        (required("Tesla-T4", "NVIDIA-L4"), None),
+        (required("Tesla-T4", operator="NotIn"), None),
+        ({"nodeSelector": {"disk": "ssd"}}, None),
+        ({"affinity": {"nodeAffinity": []}}, None),
+    ],
+)
+def test_the_product_is_what_the_nodes_have_to_have(
+    members: dict[str, Any], product: str | None
+) -> None:
+    subject = pod(container(["m"], resources={"limits": {"nvidia.com/gpu": "1"}}))
+    subject["spec"] |= members
+    [server] = servers(subject)
+    assert server.hardware is not None
+    assert server.hardware.count == 1
+    assert (server.hardware.gpu or "").startswith(product or "")
+    assert (server.hardware.gpu is None) is (product is None)
