@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+import structlog
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
@@ -37,6 +38,8 @@ from app.relay.dispatch import RelayFirst, own_segments
 from app.settings import Settings, read_settings
 from app.telemetry.registry import MetricsRegistry, shared_directory
 from app.telemetry.tracing import make_tracing
+
+_log = structlog.get_logger("vllm_admission")
 
 _DESCRIPTION: Final = (
     "Three gates around a vLLM backend. **Configuration**: would `vllm serve` accept this? "
@@ -69,6 +72,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if admitted.reason is not None:  # /readyz fails for it, and rules that need it are silent
+            _log.error("the configuration is not admitted", reason=admitted.reason)
         await gate.start()
         publisher = asyncio.create_task(_publish(registry)) if shared_directory() else None
         try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.main import create_app
 from app.settings import Settings
@@ -30,6 +31,20 @@ async def test_readiness_says_why_not(serve_config: str | None, status: int, say
         assert ready.status_code == status
         assert says in ready.text
         assert (await client.get("/livez")).text == "ok\n"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("serve_config", "told"), [(ADMITTED, []), (REJECTED, ["error"])])
+async def test_a_configuration_that_is_not_admitted_is_told_at_start(
+    serve_config: str, told: list[str]
+) -> None:
+    app = create_app(Settings(serve_config=serve_config, vllm_version="0.32.0"))
+    with capture_logs() as logs:
+        async with app.router.lifespan_context(app):
+            pass
+    found = [entry for entry in logs if entry["event"] == "the configuration is not admitted"]
+    assert [entry["log_level"] for entry in found] == told
+    assert all("sampling-mask-logprobs-mode" in entry["reason"] for entry in found)
 
 
 @pytest.mark.asyncio
