@@ -59,10 +59,13 @@ test-lab: lab ## Run the tests against real vLLM
 test-image: $(STAMP) $(TOOLS) ## Build the image with buildah, without a registry, and run it
 	$(BIN)/python -m deploy.tests.test_image
 
-agreement: lab ## Compare our verdicts and our parser with real vLLM's, per version
-	$(BIN)/python -m lab.agreement $(LAB_VERSIONS)
-	$(BIN)/python -m lab.parser_agreement $(LAB_VERSIONS)
-	$(BIN)/python -m lab.engine_agreement $(LAB_VERSIONS)
+agreement: LAB_VERSIONS = $(patsubst app/catalogue/data/vllm-%.json,%,$(wildcard app/catalogue/data/vllm-*.json))
+agreement: lab ## Write docs/agreement.md: our parser and verdicts beside real vLLM's, all versions
+	@status=0; \
+	$(BIN)/python -m lab.agreement $(LAB_VERSIONS) || status=1; \
+	$(BIN)/python -m lab.parser_agreement $(LAB_VERSIONS) --docs docs/agreement.md || status=1; \
+	$(BIN)/python -m lab.engine_agreement $(LAB_VERSIONS) --docs docs/agreement.md || status=1; \
+	exit $$status
 
 docs: $(STAMP) openapi ## Write the generated documents: rules, settings, OpenAPI
 	$(BIN)/python -m app.rules.docs docs/rules
