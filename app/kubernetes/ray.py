@@ -7,11 +7,13 @@ for `AsyncEngineArgs`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from app.errors import AdmissionError
-from app.kubernetes.manifest import Manifest, Path, read_documents, text_of
+from app.kubernetes.manifest import Manifest, Path, pointer_of, read_documents, text_of
 from app.proposal.proposal import Entrypoint, Form, Proposal
+from app.verdict.location import Location
 
 _SERVE: Final[Path] = ("spec", "serveConfigV2")
 # Keys of `engine_kwargs` that Ray takes for itself.
@@ -52,12 +54,12 @@ def _server(
         if isinstance(model, str) and "model" not in kwargs:
             kwargs["model"] = model
             at = (*path, "model_loading_config", name)
-            places["model"] = document.places.location(at)
+            places["model"] = _place(document, at)
     given = config.get("engine_kwargs")
     for key, value in given.items() if isinstance(given, Mapping) else ():
         if key not in _OF_RAY:
             kwargs[str(key)] = value
-            places[str(key)] = document.places.location((*path, "engine_kwargs", str(key)))
+            places[str(key)] = _place(document, (*path, "engine_kwargs", str(key)))
     served = loading.get("model_id") if isinstance(loading, Mapping) else None
     return Proposal(
         form=Form.KUBERNETES,
@@ -67,3 +69,8 @@ def _server(
         subject=f"{manifest.title} {served or path[-1]}",
         source=text_of(manifest),
     )
+
+
+def _place(document: Manifest, path: Path) -> Location:
+    """Give line and column of a value, and the pointer of the string that it stands in."""
+    return replace(document.places.location(path), pointer=pointer_of(_SERVE))

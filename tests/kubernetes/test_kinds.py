@@ -308,6 +308,7 @@ def test_ray_has_its_configuration_in_a_string() -> None:
     assert mask.rule == "sampling-mask-logprobs-mode"
     assert mask.location is not None
     assert (mask.location.line, mask.location.column) == (14, 35)
+    assert mask.location.pointer == "/spec/serveConfigV2"
     [unknown] = [f for f in verdict_of(second).findings if f.severity.value == "error"]
     assert unknown.rule == "kwargs-unknown"
     assert unknown.location is not None

@@ -22,6 +22,7 @@ from tests.kubernetes.support import (
     decided,
     deployment,
     gate,
+    patch_of,
     pod,
     review,
 )
@@ -296,3 +297,24 @@ def test_a_big_object_is_judged() -> None:
     response = answered(review(subject))
     assert response["allowed"] is False
     assert len(str(response)) < 5_000
+
+
+def test_custom_resources_are_refused_with_fields_of_their_own() -> None:
+    serving = """
+applications:
+- args:
+    llm_configs:
+    - model_loading_config: {model_id: m}
+      engine_kwargs: {return_sampling_mask: true}
+"""
+    ray = {"apiVersion": "ray.io/v1", "kind": "RayService", "spec": {"serveConfigV2": serving}}
+    model = {
+        "apiVersion": "kubeai.org/v1",
+        "kind": "Model",
+        "spec": {"engine": "VLLM", "url": "hf://m", "args": ["--return-sampling-mask"]},
+    }
+    for subject, field in ((ray, "spec.serveConfigV2"), (model, "spec.args[0]")):
+        response = answered(review(subject))
+        assert response["allowed"] is False
+        assert response["status"]["details"]["causes"][0]["field"] == field
+        assert patch_of(review(subject)) == []
