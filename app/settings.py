@@ -26,9 +26,9 @@ PREFIX: Final = "VLLM_ADMISSION_"
 # Timers and sizes above these overflow somewhere below us; no operator means them.
 _MOST_NUMBER: Final = 1e9
 _MOST_INTEGER: Final = 2**53
-# What Kubernetes tells every pod of a Service named vllm-admission.
-_SERVICE_LINK: Final = re.compile(
-    r"(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)"
+# What Kubernetes tells every pod of a Service named vllm-admission, and what the lab reads.
+_NOT_OURS: Final = re.compile(
+    r"(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)|LAB_\w+"
 )
 
 
@@ -338,7 +338,7 @@ def unknown_variables(environment: Iterable[str]) -> dict[str, str | None]:
         upper = name.upper()  # as pydantic-settings reads them
         if not upper.startswith(PREFIX) or upper in known:
             continue
-        if not _SERVICE_LINK.fullmatch(upper.removeprefix(PREFIX)):
+        if not _NOT_OURS.fullmatch(upper.removeprefix(PREFIX)):
             found[name] = next(iter(difflib.get_close_matches(upper, known, n=1)), None)
     return found
 

@@ -83,6 +83,7 @@ def test_a_misspelt_variable_is_told_of_and_what_kubernetes_adds_is_not() -> Non
         "VLLM_ADMISSION_SERVICE_PORT_HTTP",
         "VLLM_ADMISSION_PORT",
         "VLLM_ADMISSION_PORT_8080_TCP_ADDR",
+        "VLLM_ADMISSION_LAB_HOME",
         "VLLM_USE_V1",
     )
     assert unknown_variables(environment) == {
