@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.rules.derived import derived
-from app.rules.derived.hf_config import number, text_value
+from app.rules.derived.hf_config import MODEL_CONFIG, number, text_value
 from app.rules.derived.model_class import is_pooling
 from app.rules.derived.model_sizes import rope_parameters, sliding_window
 from app.serve_config.serve_config import Abstain, ServeConfig
@@ -90,6 +90,8 @@ def declared_max_model_len(config: ServeConfig) -> DerivedLength:
             if rope["rope_type"] in scaled:
                 continue
             given = rope.get("factor", factor)
+            if given is not None and not isinstance(given, int | float):
+                raise Abstain(f"a rope `factor` that is a number in {MODEL_CONFIG}")
             factor = 1.0 if given is None else float(given)
             if rope["rope_type"] == "yarn":
                 original = number(rope.get("original_max_position_embeddings"))

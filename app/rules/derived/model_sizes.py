@@ -214,6 +214,8 @@ def rope_parameters(config: ServeConfig) -> tuple[Mapping[str, Any], ...]:
 
 def _typed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if not isinstance(kind, str):
+        raise Abstain(f"a `rope_type` that is text in {MODEL_CONFIG}")
     return {**parameters, "rope_type": {"su": "longrope", "mrope": "default"}.get(kind, kind)}
 
 
