@@ -51,10 +51,23 @@ READ = (
     "pooler_config",
     "structured_outputs_config",
     "engram_config",
+    "attention_backend",
+    "cudagraph_capture_sizes",
+    "max_cudagraph_capture_size",
+    "kv_transfer_config",
+    "mamba_backend",
+    "mamba_ssm_cache_dtype",
+    "mamba_block_size",
+    "mamba_ssu_algorithm",
+    "use_replayssm",
+    "replayssm_buffer_len",
+    "optimization_level",
 )
 KEYS = (
     *("method", "model", "mode", "pass_config", "enable_sp", "fuse_gemm_comms", "top_k"),
     *("num_speculative_tokens", "synthetic_acceptance_rates", "rejection_sample_method"),
+    *("cudagraph_mode", "custom_ops", "splitting_ops", "compile_sizes", "backend"),
+    *("cudagraph_capture_sizes", "hisparse_config", "kv_connector", "kv_role"),
     *("max_model_len", "suffix_decoding_min_token_prob", "dspark_draft_topk", "key"),
 )
 MODEL_KEYS = (
