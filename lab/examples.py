@@ -55,6 +55,7 @@ _UNANSWERABLE: Final = (
     "vllm-rs binary was not found",
     "Couldn't instantiate the backend tokenizer",
     "runai_model_streamer",
+    "Cannot find the config file for",
 )
 # Rules of what vLLM refuses right after the configuration, where the oracle has stopped.
 _AFTER_CONFIGURATION: Final = frozenset({"lora-runtime-updating"})

@@ -36,7 +36,8 @@ NVFP4: Final[dict[str, Any]] = {
         "quant_method": "modelopt",
         "quant_algo": "NVFP4",
         "producer": {"name": "modelopt", "version": "0.31"},
-        "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"], "group_size": 16},
+        "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"], "group_size": 16}
+        | {"kv_cache_quant_algo": None},
     },
 }
 # What composes with settings that are laid over it; the lab tried each.
@@ -166,7 +167,8 @@ def _regex_problem(pattern: str) -> str | None:
             versions=">=0.30,<0.31",
         ),
         Example(
-            "vllm serve m --quantization fp_quant --quantization-config '{}'",
+            "vllm serve m --quantization fp_quant --allow-deprecated-quantization "
+            "--quantization-config '{}'",
             model_config=DENSE,
             versions=">=0.30",
         ),
