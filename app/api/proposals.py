@@ -10,6 +10,7 @@ from starlette.requests import Request
 from app.api.body import read_body
 from app.documents import decode_json, decode_text
 from app.errors import InvalidEnvelope, Problem, UnsupportedMedia
+from app.kubernetes.read import looks_like_manifests
 from app.proposal.envelope import Envelope
 from app.proposal.read import read_json, read_shell_text, read_text, read_yaml
 
@@ -63,7 +64,8 @@ def _read(text: str, media_type: str) -> Envelope:
     if media_type == "text/plain":
         return read_shell_text(text)
     if media_type in _YAML_TYPES:
-        return read_yaml(text, source="config_yaml")
+        source = "kubernetes" if looks_like_manifests(text) else "config_yaml"
+        return read_yaml(text, source=source)
     if media_type in _UNTYPED:
         return read_text(text, source="body")
     raise UnsupportedMedia(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Final
@@ -120,11 +121,13 @@ def _read_braces(text: str, source: str, along: Along) -> Envelope:
 
 
 def read_json(data: object) -> Envelope:
-    """Read an envelope, or the words of a command, or those after `vllm serve`.
+    """Read an envelope, an object of Kubernetes, or the words of a command.
 
     Raises:
         InvalidEnvelope: it is none; every mistake in it is told.
     """
+    if isinstance(data, dict) and is_manifest(data):
+        return _kubernetes(json.dumps(data), "kubernetes", Along())
     return _read_argv(data) if isinstance(data, list) else read_envelope(data)
 
 

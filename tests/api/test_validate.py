@@ -256,3 +256,46 @@ async def test_values_that_json_cannot_hold_are_answered_too(
     body = await verdict_of(client, **request_)
     given = [setting["value"] for setting in body["settings"]["given"].values()]
     assert value in given
+
+
+MANIFESTS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: bad}
+spec:
+  containers:
+  - {name: c, image: 'vllm/vllm-openai:v0.32.0', args: [m, --return-sampling-mask]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: good}
+spec:
+  containers:
+  - {name: c, image: 'vllm/vllm-openai:v0.32.0', args: [m]}
+"""
+
+
+@pytest.mark.asyncio
+async def test_manifests_come_as_yaml_or_in_an_envelope(client: httpx.AsyncClient) -> None:
+    plain = await client.post("/validate", content=MANIFESTS, headers=YAML)
+    enveloped = await client.post("/validate", json={"kubernetes": MANIFESTS})
+    assert plain.json() == enveloped.json()
+    body = plain.json()
+    VerdictsModel.model_validate(body)
+    bad, good = body["verdicts"]
+    assert (bad["subject"], bad["verdict"]) == ("Pod/bad c", "rejected")
+    assert (good["subject"], good["verdict"]) == ("Pod/good c", "accepted")
+    [error] = [f for f in bad["findings"] if f["severity"] == "error"]
+    assert error["location"]["source"] == "kubernetes"
+    assert (error["location"]["line"], error["location"]["column"]) == (6, 60)
+    again = await client.post("/validate", json={"kubernetes": bad["corrected"]["kubernetes"]})
+    assert again.json()["accepted"] is True
+
+
+@pytest.mark.asyncio
+async def test_an_object_may_come_as_json(client: httpx.AsyncClient) -> None:
+    container = {"name": "c", "image": "vllm/vllm-openai:v0.32.0", "args": ["m"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container]}}
+    verdict = await verdict_of(client, json=pod)
+    assert verdict["accepted"] is True
+    assert verdict["subject"] == "Pod c"
