@@ -12,9 +12,11 @@ from app.rules.configuration.multimodal import AREA
 from app.rules.configuration.parallel_models import DENSE
 from app.rules.declaration import Example
 from app.rules.derived.hardware import machine_of
+from app.rules.derived.hf_config import number
 from app.rules.derived.kv_transfer import kv_transfer
 from app.rules.derived.model import (
     has_ability,
+    hf_value,
     is_encoder_decoder,
     is_multimodal,
     is_pooling,
@@ -23,6 +25,7 @@ from app.rules.derived.model import (
 )
 from app.rules.derived.multimodal import encoder_role
 from app.rules.derived.parallel import data_parallel_size, uses_rust_frontend, world_size
+from app.rules.derived.scheduler import max_num_batched_tokens
 from app.rules.registry import rule
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
@@ -37,12 +40,14 @@ _WORKERS: Final = "renderer_num_workers"
 _METHOD: Final = "VLLM_WORKER_MULTIPROC_METHOD"
 _TP_MODE: Final = "mm_encoder_tp_mode"
 _UNCHUNKED: Final = "disable_chunked_mm_input"
+_TOKENS: Final = "max_num_batched_tokens"
 _EMBEDS: Final = "enable_mm_embeds"
 _GROUP: Final = "MultiModalConfig"
 _V0_33: Final = Version("0.33.0.dev0")
 _GEMMA3: Final[dict[str, Any]] = {
     "architectures": ["Gemma3ForConditionalGeneration"],
     "model_type": "gemma3",
+    "mm_tokens_per_image": 256,
     "text_config": {"model_type": "gemma3_text", "sliding_window": 1024},
     "torch_dtype": "bfloat16",
 }
@@ -390,3 +395,51 @@ def unlimited_ocr(config: ServeConfig) -> Iterator[Finding]:
                 "leave the backend to vLLM", (RemoveFlag("mm_encoder_attn_backend"),), safe=True
             ),
         )
+
+
+@rule(
+    id="multimodal-item-exceeds-batch",
+    title="One image or audio clip does not fit a step",
+    explanation="Where an item is not cut (`--disable-chunked-mm-input`, an encoder-decoder, "
+    "images that attend in both directions) one step has to hold it whole: Whisper's clip takes "
+    "`max_source_positions` tokens, an image of Gemma 3 at least `mm_tokens_per_image`. With few "
+    "`--max-num-seqs` the default of the step can be below that. The engine fails at start.",
+    remedy="Raise `--max-num-batched-tokens` to the size of an item.",
+    severity=Severity.WARNING,
+    area=AREA,
+    source="vllm/v1/core/encoder_cache_manager.py::compute_mm_encoder_budget",
+    bad=(
+        Example("vllm serve m --max-num-batched-tokens 1024", model_config=SPEECH),
+        Example("vllm serve m --max-num-seqs 2", model_config=SPEECH, gpu="NVIDIA H100"),
+        Example("vllm serve m --max-num-batched-tokens 128", model_config=_GEMMA3),
+    ),
+    good=(
+        Example("vllm serve m --max-num-batched-tokens 2048", model_config=SPEECH),
+        Example("vllm serve m", model_config=SPEECH, gpu="NVIDIA H100"),
+        Example("vllm serve m --max-num-batched-tokens 128", model_config=VISION),
+    ),
+    covers=("mm-item-exceeds-batch",),
+)
+def item_exceeds_batch(config: ServeConfig) -> Iterator[Finding]:
+    """Compare the tokens of one item, where config.json tells them, with a step."""
+    if config.model_config is None or config["language_model_only"]:
+        return
+    whole = bool(config[_UNCHUNKED]) or is_encoder_decoder(config)
+    key = "max_source_positions" if is_encoder_decoder(config) else "mm_tokens_per_image"
+    item = number(hf_value(config, key))
+    if item is None or not is_multimodal(config):
+        return
+    if not whole and not (machine_of(config).is_cuda and uses_mm_prefix(config)):
+        return
+    given = config[_TOKENS]
+    tokens = given if isinstance(given, int) else max_num_batched_tokens(config)
+    if tokens >= item:
+        return
+    yield item_exceeds_batch.finding(
+        f"a step holds {tokens} tokens, and one item takes {item} ({key} in config.json); the "
+        "engine will not start",
+        location=config.place(_TOKENS) or config.place("max_num_seqs") or config.place("model"),
+        fix=Fix(f"set --max-num-batched-tokens {item}", (SetFlag(_TOKENS, item),), safe=False),
+        engine_message="Chunked MM input disabled but max_tokens_per_mm_item",
+        evidence={_TOKENS: tokens, key: item},
+    )
