@@ -115,6 +115,7 @@ def runner_pooling(config: ServeConfig) -> Iterator[Finding]:
     bad=(
         Example("vllm serve m", model_config=_OLD),
         Example("vllm serve m --model-impl vllm", model_config=_UNKNOWN),
+        Example("vllm serve m --model-impl transformers", model_config=_OLD),
     ),
     good=(
         Example("vllm serve m", model_config=DENSE),
@@ -124,19 +125,21 @@ def runner_pooling(config: ServeConfig) -> Iterator[Finding]:
 )
 def architecture_unsupported(config: ServeConfig) -> Iterator[Finding]:
     """Look the class up where vLLM does."""
-    named = _unregistered(config)
-    if not named or _has_own_model_code(config) or config["model_impl"] not in ("auto", "vllm"):
+    named, implementation = _unregistered(config), config["model_impl"]
+    if not named or _has_own_model_code(config):
+        return
+    if implementation not in ("auto", "vllm", "transformers"):
         return
     registries = config.catalogue.registries
     removed = registries.get("previously_supported_archs", {})
     plugins = registries.get("out_of_tree_archs", {})
     old = next((name for name in named if name in removed or name in plugins), None)
-    if config["model_impl"] == "auto":
+    if implementation != "vllm":
         if old is None or named[0] in registries.get("given_up_archs_in_transformers", named):
             return
         if named[0] != old:
             raise Abstain(f"whether Transformers has {named[0]}")
-    if any(_converts(config, name) for name in named):
+    if implementation != "transformers" and any(_converts(config, name) for name in named):
         return
     if old is not None and old in removed:
         problem = f"{old} was removed after vLLM {removed[old]}"
@@ -147,6 +150,8 @@ def architecture_unsupported(config: ServeConfig) -> Iterator[Finding]:
     else:
         problem = f"{', '.join(named)} is none of the classes of this vLLM"
         said = f"Model architectures {list(named)} are not supported for now."
+    if implementation == "transformers":
+        said = f"Cannot find model module. {named[0]!r} is not a registered model in the"
     yield architecture_unsupported.finding(
         problem,
         location=config.place("hf_overrides") or config.place("model"),
@@ -184,7 +189,7 @@ def architecture_fallback(config: ServeConfig) -> Iterator[Finding]:
     if any(_converts(config, name) for name in named):
         return
     registries = config.catalogue.registries
-    if config["model_impl"] == "auto" and not _has_own_model_code(config):
+    if not _has_own_model_code(config):
         old = {**registries.get("previously_supported_archs", {})}
         old.update(registries.get("out_of_tree_archs", {}))
         if named[0] in old and named[0] not in registries.get("given_up_archs_in_transformers", ()):
