@@ -147,7 +147,7 @@ class _Pod:
             **self._editing(path),
             subject=self._subject(container),
             files={**files, **proposal.files},
-            hardware=self._hardware(container, image),
+            hardware=self._hardware(container, image, proposal.program),
             findings=(*environment.findings, *words.findings, *proposal.findings, *remarks),
             workload=self._workload(container, place),
             vllm_version=None if version is None else version.text,
@@ -200,7 +200,9 @@ class _Pod:
                     found[name] = self._manifest.places.text((*path, "annotations", name))
         return found
 
-    def _hardware(self, container: Mapping[str, Any], image: Image | None) -> Hardware | None:
+    def _hardware(
+        self, container: Mapping[str, Any], image: Image | None, program: str | None
+    ) -> Hardware | None:
         """Read the devices that the container asks for, and the product its nodes are to have."""
         gpu = "cpu" if image is not None and image.official == "cpu" else None
         count = None
@@ -218,6 +220,8 @@ class _Pod:
         if gpu is None and count is None:
             return None
         nodes = self._pod.group_size if self._pod.group_size > 1 else None
+        if nodes is not None and program is not None:
+            count = None  # it tells vLLM of the other nodes in its own way
         return Hardware(gpu=gpu, count=count, nodes=nodes)
 
     def _products(self) -> Iterator[str]:

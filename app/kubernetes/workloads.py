@@ -114,8 +114,11 @@ def _is_container(value: Mapping[str, Any]) -> bool:
 def _group_size(manifest: Manifest, path: Path) -> int:
     for length in range(len(path), -1, -1):
         around = manifest.at(path[:length])
-        for name in _GROUP_SIZES if isinstance(around, Mapping) else ():
-            size = around.get(name)
+        if not isinstance(around, Mapping):
+            continue
+        multinode = around.get("multinode")  # Dynamo's
+        inner = multinode.get("nodeCount") if isinstance(multinode, Mapping) else None
+        for size in (inner, *map(around.get, _GROUP_SIZES)):
             if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                 return size
     return 1

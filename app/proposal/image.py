@@ -25,6 +25,7 @@ _OFFICIAL: Final = {
 _BESIDE: Final = frozenset(
     {"router", "admission", "gateway", "proxy", "controller", "operator", "exporter", "webhook"}
     | {"bench", "benchmark", "benchmarks", "autoscaler", "dashboard", "client", "sidecar", "stack"}
+    | {"runtime", "frontend"}
 )
 
 

@@ -346,3 +346,35 @@ def test_the_product_is_what_the_nodes_have_to_have(
     assert server.hardware.count == 1
     assert (server.hardware.gpu or "").startswith(product or "")
     assert (server.hardware.gpu is None) is (product is None)
+
+
+def dynamo(size: int, *args: str) -> dict[str, Any]:
+    runtime = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.0"
+    worker = {
+        "name": "main",
+        "image": runtime,
+        "command": ["python3", "-m", "dynamo.vllm"],
+        "args": list(args),
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    frontend = {"name": "main", "image": runtime}
+    components = [
+        {"name": "Frontend", "podTemplate": {"spec": {"containers": [frontend]}}},
+        {
+            "name": "Worker",
+            "multinode": {"nodeCount": size},
+            "podTemplate": {"spec": {"containers": [worker]}},
+        },
+    ]
+    return object_of("nvidia.com/v1beta1", "DynamoGraphDeployment", {"components": components})
+
+
+def test_dynamo_spreads_over_nodes_by_itself() -> None:
+    args = ["--model", "m", "-tp", "2", "--disaggregation-mode", "decode"]
+    [server] = servers(dynamo(2, *args))
+    assert server.workload is not None
+    assert (server.workload.role, server.workload.group_size) == ("Worker", 2)
+    verdict = verdict_of(server)
+    assert verdict.accepted, [f.message for f in verdict.findings]
+    [alone] = servers(dynamo(1, *args))
+    assert not verdict_of(alone).accepted
