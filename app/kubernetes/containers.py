@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ from app.proposal.shell import read_shell
 from app.proposal.workload import Workload
 from app.verdict.finding import Finding
 
+# What is in every script that starts a server: one without it need not be understood.
+_STARTS_VLLM: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints")
 ANNOTATIONS: Final = "vllm-admission/"
 VERSION_ANNOTATION: Final = "vllm-admission/vllm-version"
 # Names of whole devices; what the product is, the node's labels tell.
@@ -160,7 +163,7 @@ class _Pod:
             proposal = contained(started, around)
         except AdmissionError:
             words = (*(started.entrypoint or ()), *started.arguments)
-            if any("vllm" in piece.text for piece in words):
+            if any(_STARTS_VLLM.search(piece.text) for piece in words):
                 raise
             return None
         return proposal or _one_word(started.entrypoint, started.environment, around)

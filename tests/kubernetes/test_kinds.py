@@ -88,6 +88,7 @@ def test_a_group_of_pods_has_the_devices_of_all() -> None:
         ({"image": "busybox", "command": ["sh", "-c", "until nc -z a 1; do sleep 1; done"]}, None),
         ({"image": "busybox", "command": ["sleep infinity"]}, None),
         ({"image": "x", "command": ["sh", "-c", "echo 'unclosed"]}, None),
+        ({"image": IMAGE, "command": ["sh", "-c", "bash /vllm-workspace/x.sh worker"]}, None),
         ({"image": "x/fork-vllm:1", "args": ["m", "--port", "1"]}, ["m", "--port", "1"]),
         ({"image": "x/fork-vllm:1", "args": ["serve", "m"]}, ["m"]),
         ({"image": "x", "command": ["vllm", "serve"], "args": ["m"]}, ["m"]),
