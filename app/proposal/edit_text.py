@@ -13,6 +13,8 @@ from app.proposal.proposal import Form, Proposal, Variable, Word
 from app.proposal.quoting import quote
 from app.verdict.location import Location
 
+# What says nothing but that a server is started.
+_BARE: Final = "vllm serve"
 _ENV_OPTION: Final = re.compile(r"(?:^|\s)((?:-e|--env)(?:[ \t]|\\\n|\\\r\n)*=?)$")
 
 
@@ -101,7 +103,7 @@ def _outermost(proposal: Proposal) -> LineIndex:
 def _bare_command(proposal: Proposal, index: LineIndex) -> str:
     """Give the command's name if the text was nothing but arguments, all of which go."""
     span = None if proposal.command is None else index.span(proposal.command)
-    return "vllm serve" if span is not None and span[0] == span[1] else ""
+    return _BARE if span is not None and span[0] == span[1] else ""
 
 
 def _addition(
@@ -184,6 +186,8 @@ def unset_variable(proposal: Proposal, name: str) -> Proposal:
             text = proposal.writer.unset_variable(proposal, name)
         else:
             text = _without_variable(proposal, variable)
+        if text is not None and not text.strip() and proposal.only_environment:
+            text = _BARE  # a text of nothing at all cannot be read
         edited = reread(proposal, text)
         if text is None or edited.environment.get(name) == variable:
             return proposal  # it cannot be taken out of the text

@@ -372,3 +372,10 @@ def test_an_edited_setting_has_the_value_afterwards(
         assert config[edit.dest] == edit.value
     except Abstain:
         pytest.fail("the edited setting cannot be read")
+
+
+@pytest.mark.parametrize("text", ["A=1", "A=1 ", "export A=1\n"])
+def test_the_last_variable_of_a_text_of_variables_goes_too(text: str) -> None:
+    edited = apply_edits(parse_command(text), [UnsetEnvironment("A")], CATALOGUE)
+    assert not edited.environment
+    assert read_envelope(render(edited)).proposal.words == ()
