@@ -19,7 +19,7 @@ from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, rea
 from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.ray import ray_servers
-from app.kubernetes.remarks import one_word, quoted_json, removed_options, unlisted
+from app.kubernetes.remarks import one_word, quoted_json, removed_options, script_unread, unlisted
 from app.kubernetes.workloads import PodPlace, containers_of, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
@@ -49,9 +49,6 @@ def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple
 
     A container that is none of vLLM's is passed over. What `--config` names is looked for in the
     ConfigMaps of the stream. What is not `editable` cannot be mended, and is read quicker.
-
-    Raises:
-        MalformedDocument: a script in a container cannot be read.
     """
     found: list[tuple[Manifest, Manifest, Proposal]] = []
     for manifest in manifests:
@@ -161,11 +158,20 @@ class _Pod:
         """Give what the container starts; a script that is none of vLLM's is passed over."""
         try:
             proposal = contained(started, around)
-        except AdmissionError:
+        except AdmissionError as error:
             words = (*(started.entrypoint or ()), *started.arguments)
-            if any(_STARTS_VLLM.search(piece.text) for piece in words):
-                raise
-            return None
+            scripts = [piece for piece in words if _STARTS_VLLM.search(piece.text)]
+            if not scripts:
+                return None
+            return Proposal(
+                form=Form.KUBERNETES,
+                environment=started.environment,
+                command=started.at,
+                image=started.image,
+                only_environment=True,
+                text=around.text,
+                findings=(script_unread(scripts[0], error),),
+            )
         return proposal or _one_word(started.entrypoint, started.environment, around)
 
     def _editing(self, path: Path) -> dict[str, Any]:

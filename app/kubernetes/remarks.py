@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from app.errors import AdmissionError
 from app.proposal.image import Image
 from app.proposal.pieces import Piece
 from app.proposal.proposal import Proposal
@@ -66,6 +67,18 @@ def one_word(command: Piece) -> Finding:
             "item of its own"
         ),
         location=command.word.location,
+    )
+
+
+def script_unread(script: Piece, error: AdmissionError) -> Finding:
+    """Say that a script starts a server in a way that is not understood: all is open."""
+    told = "; ".join([error.detail, *(problem.detail for problem in error.problems)])
+    return Finding(
+        rule="kubernetes-script-unread",
+        severity=Severity.WARNING,
+        message=f"this script cannot be read, so its server was not judged: {told}",
+        location=script.word.location,
+        undecided=True,
     )
 
 

@@ -318,3 +318,14 @@ applications:
         assert response["allowed"] is False
         assert response["status"]["details"]["causes"][0]["field"] == field
         assert patch_of(review(subject)) == []
+
+
+def test_a_script_that_cannot_be_read_leaves_its_server_open() -> None:
+    odd = container(["vllm serve m 'unclosed"], name="odd", command=["sh", "-c"])
+    response = answered(review(deployment(odd)))
+    assert response["allowed"] is True
+    assert response["auditAnnotations"]["verdict"] == "undetermined"
+    assert "[kubernetes-script-unread]" in response["warnings"][0]
+    response = answered(review(deployment(odd, container(BAD))))
+    assert response["allowed"] is False
+    assert patch_of(review(deployment(odd))) == []

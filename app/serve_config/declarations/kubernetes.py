@@ -60,6 +60,18 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         """  - '{"method": "ngram", "num_speculative_tokens": 2}'\n""",
     ),
     parser_rule(
+        "kubernetes-script-unread",
+        Severity.WARNING,
+        "A script that starts a server cannot be read",
+        "The script of the container starts vLLM in a way that is not followed: several servers, a "
+        "loop, quotes that do not end. The verdict on it stays open; other servers of the stream "
+        "are judged.",
+        "Write the command of the server as `command` and `args`.",
+        source="POSIX.1-2024, XCU sh",
+        bad='containers:\n- name: c\n  command: [sh, -c, "vllm serve a & vllm serve b \'x"]\n',
+        good="containers:\n- name: c\n  command: [sh, -c, vllm serve a]\n",
+    ),
+    parser_rule(
         "launch-own-options",
         Severity.INFO,
         "A program around vLLM has options of its own",
