@@ -33,7 +33,7 @@ def read_kubernetes(text: str, *, source: str = "kubernetes") -> tuple[Proposal,
     """Read every vLLM server that the objects of a stream start, in their order.
 
     Raises:
-        MalformedDocument: not YAML, or a script in it that cannot be read.
+        MalformedDocument: not YAML.
         InvalidEnvelope: none of the objects starts vLLM.
         PayloadTooLarge: it is larger than any stream of manifests.
     """
