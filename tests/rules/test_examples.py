@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -94,9 +95,23 @@ def envelopes_of(example: Example, catalogue: Catalogue) -> Iterator[dict[str, A
     }
     yield {"command": example.text, **facts, "env": None}
     yield {"args": [word.text for word in proposal.words], **facts}
+    if len(given.keys() - {"model"}) < sum(word.text.startswith("-") for word in proposal.words):
+        return  # a flag given twice, of which only a command line can tell
     yield {"config": given, **facts}
-    keys = {catalogue.by_dest[dest].name.removeprefix("--"): value for dest, value in given.items()}
-    yield {"config_yaml": yaml.safe_dump(keys), **facts}
+    yield {
+        "config_yaml": yaml.safe_dump(dict(map(partial(_key, catalogue), given.items()))),
+        **facts,
+    }
+
+
+def _key(catalogue: Catalogue, setting: tuple[str, Any]) -> tuple[str, Any]:
+    """Write a setting as a `--config` file has to: `false` is dropped, `no-flag: true` is not."""
+    dest, value = setting
+    flag = catalogue.by_dest[dest]
+    if value is False:
+        negative = flag.negative_options
+        return (negative[0].removeprefix("--"), True) if negative else (flag.name[2:], value)
+    return flag.name.removeprefix("--"), value
 
 
 @pytest.mark.parametrize(

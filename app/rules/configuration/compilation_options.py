@@ -83,7 +83,11 @@ def custom_ops(config: ServeConfig) -> Iterator[Finding]:
     if problem is not None:
         text, message = problem
         yield custom_ops.finding(
-            text, location=config.place(_OPS), engine_message=message, evidence={"custom_ops": ops}
+            text,
+            location=config.place(_OPS),
+            fix=Fix("drop custom_ops", (RemoveFlag(_OPS),), safe=False),
+            engine_message=message,
+            evidence={"custom_ops": ops},
         )
 
 
@@ -276,7 +280,7 @@ def sizes_word(config: ServeConfig) -> Iterator[Finding]:
     words = [w for w in listed if isinstance(w, str) and w != "cudagraph_capture_sizes"]
     if words and machine_of(config).is_cuda_alike:
         wanted = [int(w) if isinstance(w, str) and w.isdecimal() else w for w in listed]
-        fix = None
+        fix = Fix("drop compile_sizes", (RemoveFlag(f"{CONFIG}.compile_sizes"),), safe=False)
         if not any(isinstance(w, str) and w != "cudagraph_capture_sizes" for w in wanted):
             edit = SetFlag(f"{CONFIG}.compile_sizes", wanted)
             fix = Fix("write the sizes as numbers", (edit,), safe=True)

@@ -98,7 +98,9 @@ def unknown(config: ServeConfig) -> Iterator[Finding]:
         return
     known = [member.lower() for member in members]
     names = nearest(name.lower(), known)
-    fix = Fix(f"use {names[0]}", (SetFlag(BACKEND, names[0]),), safe=False) if names else None
+    fix = Fix("drop --mamba-backend", (RemoveFlag(BACKEND),), safe=False)
+    if names:
+        fix = Fix(f"use {names[0]}", (SetFlag(BACKEND, names[0]),), safe=False)
     yield unknown.finding(
         f"--mamba-backend is {config[BACKEND]!r}, and there are {', '.join(known)}{hint(names)}",
         location=config.place(BACKEND),

@@ -178,9 +178,8 @@ def kernels(config: ServeConfig) -> Iterator[Finding]:
     if mamba_backend(config) in wanted:
         return
     names = " or ".join(sorted(name.lower() for name in wanted))
-    fix = None
-    if len(wanted) == 1:
-        fix = Fix(f"use --mamba-backend {names}", (SetFlag(BACKEND, names),), safe=False)
+    first = min(name.lower() for name in wanted)
+    fix = Fix(f"use --mamba-backend {first}", (SetFlag(BACKEND, first),), safe=False)
     yield kernels.finding(
         f"{kind} needs --mamba-backend {names}, and it is {mamba_backend(config).lower()}",
         location=config.place(REPLAY),

@@ -45,6 +45,12 @@ _TORCH: Final = '"profiler": "torch", "torch_profiler_dir": "/tmp/x"'
 _PROTON_KEYS: Final = '"profiler": "proton", "proton_profiler_dir": "/tmp/x"'
 _ATTRIBUTED: Final = f'{_PROTON_KEYS}, "proton_graph_attribution": true'
 _EAGER: Final = "--enforce-eager"
+_WITHOUT: Final = Fix("drop --profiler-config", (RemoveFlag(PROFILER),), safe=False)
+
+
+def _without_attribution() -> Fix:
+    key = f"{PROFILER}.proton_graph_attribution"
+    return Fix("drop proton_graph_attribution", (RemoveFlag(key),), safe=False)
 
 
 @rule(
@@ -77,12 +83,14 @@ def directory(config: ServeConfig) -> Iterator[Finding]:
         yield directory.finding(
             f"the profiler {kind} needs {key}",
             location=config.place(PROFILER),
+            fix=_WITHOUT,
             engine_message=f"{key} must be set when profiler is '{kind}'",
         )
     elif kind == "proton" and str(given).find("://") > 1:  # a letter alone is a drive
         yield directory.finding(
             f"proton_profiler_dir is {given}; Proton writes to a local directory only",
             location=config.place(PROFILER),
+            fix=_WITHOUT,
             engine_message="proton_profiler_dir must be a local directory",
         )
 
@@ -164,6 +172,16 @@ def activities_repeated(config: ServeConfig) -> Iterator[Finding]:
         yield activities_repeated.finding(
             f"torch_profiler_activities names one of {', '.join(map(str, given))} twice",
             location=config.place(PROFILER),
+            fix=Fix(
+                "name each activity once",
+                (
+                    SetFlag(
+                        f"{PROFILER}.torch_profiler_activities",
+                        list(dict.fromkeys(map(str, given))),
+                    ),
+                ),
+                safe=True,
+            ),
             engine_message="torch_profiler_activities must not contain duplicates",
         )
 
@@ -243,6 +261,7 @@ def proton_data(config: ServeConfig) -> Iterator[Finding]:
         yield proton_data.finding(
             "proton_graph_attribution does not go with the mode periodic_flushing",
             location=config.place(PROFILER),
+            fix=_without_attribution(),
             engine_message="proton_graph_attribution is incompatible with periodic_flushing",
         )
 
@@ -280,6 +299,7 @@ def proton_machine(config: ServeConfig) -> Iterator[Finding]:
         yield proton_machine.finding(
             f"the profiler proton runs on CUDA only, not on {machine.kind.value}",
             location=config.place(PROFILER),
+            fix=_WITHOUT,
             engine_message="The Proton profiler currently supports NVIDIA CUDA only",
         )
     elif config[f"{PROFILER}.proton_graph_attribution"]:
@@ -288,6 +308,7 @@ def proton_machine(config: ServeConfig) -> Iterator[Finding]:
             yield proton_machine.finding(
                 f"proton_graph_attribution needs Model Runner V2, but {decision.because}",
                 location=config.place(PROFILER),
+                fix=_without_attribution(),
                 related=tuple(p for p in (decision.place,) if p is not None),
                 engine_message="Proton CUDA graph attribution requires the V2 model runner.",
             )
