@@ -111,6 +111,8 @@ def _key(catalogue: Catalogue, setting: tuple[str, Any]) -> tuple[str, Any]:
     if value is False:
         negative = flag.negative_options
         return (negative[0].removeprefix("--"), True) if negative else (flag.name[2:], value)
+    if isinstance(value, list) and str(flag.conv).startswith("comma_list"):
+        value = ",".join(map(str, value))
     return flag.name.removeprefix("--"), value
 
 
