@@ -6,7 +6,7 @@ import yaml
 from packaging.version import Version
 
 from app.catalogue import CatalogueLibrary
-from app.kubernetes.cel_policy import CONFLICTS, policy
+from app.kubernetes.cel_policy import CONFLICTS, Conflict, policy
 from app.proposal.shell import parse_command
 from app.rules.declaration import Example, Gate
 from app.rules.evaluate import validate
@@ -69,8 +69,8 @@ def examples(kind: str) -> list[Example]:
 
 
 @pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda conflict: conflict.rule)
-def test_a_rules_bad_example_is_refused_in_every_kind_of_object(conflict: object) -> None:
-    rule = conflict.rule  # type: ignore[attr-defined]
+def test_a_rules_bad_example_is_refused_in_every_kind_of_object(conflict: Conflict) -> None:
+    rule = conflict.rule
     declaration = default_registry().by_id[rule]
     refused = 0
     for example in declaration.bad:
