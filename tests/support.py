@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -22,6 +23,11 @@ from starlette.types import ASGIApp
 
 from app.serving import address, listen
 
+# Where the tests run in the background Ctrl-C is ignored, which a process inherits.
+_MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from app.cli import main; main()"
+)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -62,12 +68,13 @@ def start_command(
 ) -> Iterator[dict[str, str]]:
     """Run `vllm-admission ARGV` until the block ends; gives the URLs that it announces."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from app.cli import main; main()", *argv],
+        [sys.executable, "-c", _MAIN, *argv],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(env or {})},
     )
     assert process.stderr is not None
+    written = process.stderr
     try:
         expected = 2 if argv[0] == "demo" or "--tls-port" in argv else 1
         urls: dict[str, str] = {}
@@ -77,11 +84,20 @@ def start_command(
             event = json.loads(line)
             if event["event"] == "listening":
                 urls[event["server"]] = event["url"]
-        yield urls
+        # A pipe that nobody reads would stop the server once its log has filled it.
+        reader = threading.Thread(target=written.read)
+        reader.start()
+        try:
+            yield urls
+        finally:
+            process.send_signal(ending)
+            process.wait(timeout=30)
+            reader.join()
     finally:
-        process.send_signal(ending)
-        process.wait(timeout=30)
-        process.stderr.close()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        written.close()
 
 
 class ThreadWorkers:
