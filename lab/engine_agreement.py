@@ -32,7 +32,7 @@ from lab.environment import Lab, LabError
 from lab.oracle import Answer, Oracle
 
 VERSIONS: Final = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
-COUNT: Final = 2000
+COUNT: Final = 2150  # some have no answer, and 2,000 are to be left
 GOAL: Final = 0.99
 _BEGIN: Final = "<!-- engine agreement: begin -->"
 _END: Final = "<!-- engine agreement: end -->"
