@@ -51,6 +51,17 @@ def findings_of(entry: Rule, example: Example, version: str) -> list[Finding]:
     return list(findings)
 
 
+# vLLM's own text is not quoted (yet); whatever is new has to.
+NOT_QUOTED = {
+    "model-sparse-attention-index",
+    "pooling-attention-contract",
+    "pooling-checkpoint-type",
+    "speculative-adaptive-conflicts",
+    "speculative-adaptive-graphs",
+    "speculative-qwen3-omni-draft",
+    "speculative-qwen4-method",
+    "structured-output-reasoning-parser",
+}
 # No setting mends these: what is wrong is the checkpoint, or that this version lacks the model.
 MODEL_AT_FAULT = {
     "model-architecture-unsupported",
@@ -73,6 +84,8 @@ def test_an_example_does_what_it_says(
             assert "undecided" in example.note
         else:
             assert finding.severity is entry.declaration.severity
+            if finding.severity is Severity.ERROR and entry.id not in NOT_QUOTED:
+                assert finding.engine_message
         if finding.engine_message is not None:
             assert "{" not in finding.engine_message
 
@@ -95,7 +108,8 @@ def envelopes_of(example: Example, catalogue: Catalogue) -> Iterator[dict[str, A
     }
     yield {"command": example.text, **facts, "env": None}
     yield {"args": [word.text for word in proposal.words], **facts}
-    if len(given.keys() - {"model"}) < sum(word.text.startswith("-") for word in proposal.words):
+    flags = [w.text for w in proposal.words if w.text[:1] == "-" and not w.text[1:2].isdigit()]
+    if len(given.keys() - {"model"}) < len(flags):
         return  # a flag given twice, of which only a command line can tell
     yield {"config": given, **facts}
     yield {

@@ -145,6 +145,7 @@ def sharing_with_drafts(config: ServeConfig) -> Iterator[Finding]:
             "speculation drafts from them",
             location=config.place(_SHARED),
             fix=Fix("drop --kv-sharing-fast-prefill", (RemoveFlag(_SHARED),), safe=False),
+            engine_message="Fast prefill optimization for KV sharing is not compatible with EAGLE",
         )
 
 
@@ -218,6 +219,8 @@ def forced_manager(config: ServeConfig) -> Iterator[Finding]:
             f"the hybrid KV cache manager is insisted on, and {why} rules it out",
             location=config.place(_NO_MANAGER),
             fix=Fix(f"leave {_NO_MANAGER} out", (RemoveFlag(_NO_MANAGER),), safe=False),
+            engine_message="Hybrid KV cache manager was explicitly enabled but is not supported in "
+            "this configuration.",
         )
 
 
@@ -374,6 +377,7 @@ def nvfp4(config: ServeConfig) -> Iterator[Finding]:
             f"--kv-cache-dtype {dtype} does not go with a model that runs MLA",
             location=config.place("kv_cache_dtype"),
             fix=Fix("use --kv-cache-dtype fp8", (SetFlag("kv_cache_dtype", "fp8"),), safe=False),
+            engine_message="nvfp4 KV cache is not supported with MLA",
         )
 
 
