@@ -19,7 +19,7 @@ from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, rea
 from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.ray import ray_servers
-from app.kubernetes.remarks import one_word, quoted_json, removed_options, script_unread, unlisted
+from app.kubernetes.remarks import one_word, quoted_json, script_unread, unlisted
 from app.kubernetes.workloads import PodPlace, containers_of, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
@@ -137,7 +137,7 @@ class _Pod:
         proposal = self._started(started, around)
         if proposal is None:
             return None
-        remarks = list(removed_options(proposal, image))
+        remarks: list[Finding] = []
         if not isinstance(proposal.text, NestedText):  # no shell reads the words
             remarks.extend(quoted_json(proposal))
         annotations = self._annotations()

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.errors import AdmissionError
-from app.proposal.image import Image
 from app.proposal.pieces import Piece
 from app.proposal.proposal import Proposal
 from app.verdict.finding import Finding, Severity
@@ -16,9 +15,6 @@ from app.verdict.fix import Fix, ReplaceArgument
 
 # Options whose value is a JSON object, by how they end.
 _JSON_OPTION: Final = re.compile(r"--[\w-]+[-_](config|kwargs|overrides|per[-_]prompt)")
-_REMOVED: Final = {"--is-prefill-worker": "prefill", "--is-decode-worker": "decode"}
-_SINCE: Final = (1, 4)
-_TAG: Final = re.compile(r"v?(\d+)\.(\d+)(?:[.\-+].*)?")
 
 
 def quoted_json(proposal: Proposal) -> Iterator[Finding]:
@@ -80,28 +76,6 @@ def script_unread(script: Piece, error: AdmissionError) -> Finding:
         location=script.word.location,
         undecided=True,
     )
-
-
-def removed_options(proposal: Proposal, image: Image | None) -> Iterator[Finding]:
-    """Find options that newer Dynamo has no more; without a version it is an open question."""
-    if proposal.program != "dynamo.vllm":
-        return
-    tag = _TAG.fullmatch(image.tag) if image is not None and image.tag else None
-    version = None if tag is None else (int(tag[1]), int(tag[2]))
-    if version is not None and version < _SINCE:
-        return
-    for word in proposal.words:
-        mode = _REMOVED.get(word.text)
-        if mode is not None:
-            yield Finding(
-                rule="launch-removed-option",
-                severity=Severity.WARNING if version is None else Severity.ERROR,
-                message=(
-                    f"{word.text} is gone since Dynamo 1.4.0; write --disaggregation-mode {mode}"
-                ),
-                location=word.location,
-                undecided=version is None,
-            )
 
 
 def unlisted(command: Sequence[Piece] | None) -> Piece | None:

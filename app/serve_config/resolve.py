@@ -19,6 +19,7 @@ from app.serve_config.class_rules import (
 from app.serve_config.command_line import rewrite
 from app.serve_config.config_file import ConfigFile
 from app.serve_config.diagnostics import bounded, finding, shorten
+from app.serve_config.dynamo import check_dynamo
 from app.serve_config.engine_kwargs import read_kwargs
 from app.serve_config.environment import check_environment
 from app.serve_config.launch_args import check_launch
@@ -102,6 +103,7 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue, *, judged: bool) ->
     findings.extend(_open_word(token) for token in parsed.open_words)
     unknown = _unknown(rewritten.unseen, parsed.open_words)
     settings = _with_defaults(values.settings, catalogue, unknown)
+    findings.extend(check_dynamo(proposal, settings))
     served = proposal.entrypoint is Entrypoint.SERVE
     alone = rewritten.config is not None and rewritten.config.alone
     alone = alone or proposal.only_environment or proposal.program is not None

@@ -27,7 +27,7 @@ EXPECTED: Final = [
     ("c06", "0.32.0", Outcome.ACCEPTED, "kubernetes-liveness-before-start"),
     ("c08", "0.32.0", Outcome.ACCEPTED, "kubernetes-startup-budget"),
     ("c10", "0.32.0", Outcome.ACCEPTED, "kubernetes-shared-memory"),
-    ("c13", "0.32.0", Outcome.UNDETERMINED, "launch-removed-option"),
+    ("c13", "0.32.0", Outcome.REJECTED, "launch-removed-option"),
     ("c14", "0.32.0", Outcome.REJECTED, "parallel-world-exceeds-devices"),
     ("c15", "0.32.0", Outcome.ACCEPTED, "kubernetes-readiness-missing"),
     ("c18", "0.32.0", Outcome.REJECTED, "kubernetes-one-word-command"),
@@ -67,6 +67,23 @@ def test_the_image_decides_what_dynamo_has() -> None:
     text = CASES["c13"]["input"]
     newer = text.replace("{args", "{image: 'nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.1', args")
     older = newer.replace("1.4.1", "1.3.2")
+    oldest = newer.replace("1.4.1", "0.9.1")
     assert newer != text
-    assert verdict_of(newer).outcome is Outcome.REJECTED
-    assert verdict_of(older).outcome is Outcome.ACCEPTED
+    rules = {
+        tag: [f.rule for f in verdict_of(found).findings if f.severity is Severity.ERROR]
+        for tag, found in (("new", newer), ("old", older), ("oldest", oldest))
+    }
+    assert rules == {"new": ["launch-removed-option"], "old": [], "oldest": []}
+
+
+def test_what_dynamo_dropped_is_said_with_what_to_write() -> None:
+    verdict = verdict_of(CASES["c13"]["input"])
+    [told] = [f for f in verdict.findings if f.severity is Severity.ERROR]
+    assert "every Dynamo with a supported vLLM is newer" in told.message
+    assert verdict.corrected is not None
+    mended = verdict.corrected["kubernetes"]
+    assert '"--disaggregation-mode=prefill"' in mended
+    # A prefill worker needs a connector, which only its owner can choose.
+    assert "NixlConnector" in mended
+    assert verdict.corrected["safe"] is False
+    assert verdict_of(mended).accepted

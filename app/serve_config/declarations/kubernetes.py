@@ -9,6 +9,7 @@ from app.serve_config.declarations.building import parser_rule
 from app.verdict.finding import Severity
 
 _KUBELET: Final = "Kubernetes, pkg/kubelet/kubelet_pods.go"
+_RUNTIME: Final = "containers:\n- name: c\n  image: nvcr.io/nvidia/ai-dynamo/vllm-runtime"
 _IMAGE: Final = "image: vllm/vllm-openai:v0.32.0"
 
 DECLARATIONS: Final[tuple[Declaration, ...]] = (
@@ -86,14 +87,36 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "launch-removed-option",
         Severity.ERROR,
         "An option that Dynamo has removed",
-        "`--is-prefill-worker` and `--is-decode-worker` are gone since Dynamo 1.4.0; "
-        "`--disaggregation-mode` takes their place. Where the image does not tell the version, "
-        "the verdict is open.",
-        "Write `--disaggregation-mode prefill` (or `decode`), or keep the older image.",
+        "`--connector` is gone since Dynamo 1.0.0, and `--is-prefill-worker`, `--is-decode-worker` "
+        "and the multimodal roles since 1.4.0. Dynamo 1.5.0 is the first with a vLLM that is "
+        "judged here, so that they are gone too where the image's tag tells no Dynamo version.",
+        "Write `--disaggregation-mode prefill` (or `decode`) or `--kv-transfer-config`, or keep "
+        "the older image and name its version in the tag.",
         source="dynamo, components/src/dynamo/vllm/args.py",
-        bad="containers:\n- name: c\n  image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.0\n"
-        "  args: [-m, dynamo.vllm, --model, m, --is-prefill-worker]\n",
-        good="containers:\n- name: c\n  image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.0\n"
-        "  args: [-m, dynamo.vllm, --model, m, --is-prefill-worker]\n",
+        bad=f"{_RUNTIME}:1.4.0\n  args: [-m, dynamo.vllm, --model, m, --is-decode-worker]\n",
+        good=f"{_RUNTIME}:1.3.0\n  args: [-m, dynamo.vllm, --model, m, --is-decode-worker]\n",
+    ),
+    parser_rule(
+        "launch-removed-variable",
+        Severity.WARNING,
+        "A variable that Dynamo does not read any more",
+        "It stood for an option that is gone. Newer Dynamo refuses some of them and passes over "
+        "the others: a prefill worker then serves whole requests.",
+        "Give the option's successor.",
+        source="dynamo, components/src/dynamo/vllm/backend_args.py",
+        bad="DYN_VLLM_IS_DECODE_WORKER=true python3 -m dynamo.vllm --model m",
+        good="DYN_VLLM_DISAGGREGATION_MODE=decode python3 -m dynamo.vllm --model m",
+    ),
+    parser_rule(
+        "launch-prefill-without-transfer",
+        Severity.ERROR,
+        "A prefill worker of Dynamo has no way to hand its cache on",
+        "Below 1.0.0 Dynamo took NIXL of its own accord. Since then a prefill worker without "
+        "`--kv-transfer-config` is refused at its start.",
+        "Give `--kv-transfer-config` to prefill and decode workers alike.",
+        source="dynamo, components/src/dynamo/vllm/args.py::update_dynamo_config_with_engine",
+        bad="python3 -m dynamo.vllm --model m --disaggregation-mode prefill",
+        good="python3 -m dynamo.vllm --model m --disaggregation-mode prefill "
+        """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
     ),
 )
