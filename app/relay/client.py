@@ -45,11 +45,15 @@ class Client:
         self._declared = declared
         self._received = 0
         self._waited = 0.0
-        self._slot: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
-        self._discarding = True
+        self._slot: asyncio.Queue[bytes | None] | None = None  # while somebody takes parts
         self._over = False
         self.failure: AdmissionError | ClientLeft | None = None
         """Why the body broke off, for whoever sees only that sending it failed."""
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the whole body was read."""
+        return self._over
 
     async def read(self) -> bytes:
         """Give the whole body.
@@ -83,35 +87,35 @@ class Client:
 
     def parts(self) -> AsyncGenerator[bytes]:
         """Give the body part by part while `watch()` runs; call once, before watching."""
-        self._discarding = False
-        return self._parts()
+        slot: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
+        self._slot = slot
+        return self._parts(slot)
 
-    async def _parts(self) -> AsyncGenerator[bytes]:
+    async def _parts(self, slot: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:
         try:
-            while (part := await self._in_time(self._slot.get())) is not None:
+            while (part := await self._in_time(slot.get())) is not None:
                 self._count(len(part))
                 yield part
         except AdmissionError as failure:
             self.failure = failure
             raise
         finally:
-            self._discarding = True
+            self._slot = None
             with suppress(asyncio.QueueEmpty):
-                self._slot.get_nowait()
+                slot.get_nowait()
 
     async def watch(self) -> None:
         """Return when the client has left; hand body parts to `parts()` meanwhile."""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                self.failure = ClientLeft()
                 return
             self._over = self._over or not message.get("more_body", False)
-            if self._discarding:
+            if self._slot is None:
                 continue
             if part := message.get("body", b""):
                 await self._slot.put(part)
-            if not message.get("more_body", False) and not self._discarding:
+            if not message.get("more_body", False) and self._slot is not None:
                 await self._slot.put(None)
 
     async def discard(self) -> None:

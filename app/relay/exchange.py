@@ -22,8 +22,8 @@ from app.relay.headers import (
     SEED_FIELD,
     WARNING_FIELD,
     RawHeaders,
+    first_values,
     forwarded_request_headers,
-    header,
     request_id_of,
     safe_request_id,
     target_of,
@@ -42,10 +42,15 @@ _log = structlog.get_logger("vllm_admission.relay")
 
 ABORT: Final = "vllm_admission.abort"
 """The ASGI extension that cuts the client's connection without waiting for it to read."""
+DEPARTURE: Final = "vllm_admission.departure"
+"""The ASGI extension that calls back when the client is gone, for requests read to their end."""
 # Whoever asks for these asks whether the backend lives, which is no load to be turned away.
 _NEVER_QUEUED: Final = frozenset({"/health", "/ping", "/load", "/version"})
 _LAST_WORDS_SECONDS: Final = 1.0
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+Departure = Callable[[Callable[[], None] | None], None]
 
 
 class RelayedExchange:
@@ -57,14 +62,17 @@ class RelayedExchange:
     def __init__(self, relay: Relay, scope: Scope, receive: Receive, send: Send) -> None:
         """Take on one HTTP request."""
         raw: RawHeaders = scope["headers"]
-        length = header(raw, b"content-length")
+        fields = first_values(raw)
+        length = fields.get(b"content-length")
         declared = int(length) if length is not None and length.isdigit() else None
         self._relay = relay
         self._scope = scope
-        self._has_body = bool(declared) or header(raw, b"transfer-encoding") is not None
+        self._fields = fields
+        self._has_body = bool(declared) or b"transfer-encoding" in fields
         self._client = Client(receive, relay.limits, declared)
         self.record = exchange_of(scope)
-        self._responder = Responder(send, scope["path"], self.record, _origin(scope))
+        origin = _origin(scope, fields.get(b"host"))
+        self._responder = Responder(send, scope["path"], self.record, origin)
         self._examined = relay.examiner.route_of(scope["method"], scope["path"])
         self._route = self._examined or "other"
         self._phase = "request-body"
@@ -72,6 +80,7 @@ class RelayedExchange:
         self._reason: AdmissionError | ClientLeft | None = None
         extensions = scope.get("extensions") or {}
         self._abort: Callable[[], None] | None = extensions.get(ABORT)
+        self._departure: Departure | None = extensions.get(DEPARTURE)
         self.began = time.monotonic()
         self.record.route = self._route
 
@@ -194,7 +203,7 @@ class RelayedExchange:
     def _inspect(self, request_id: str, body: bytes) -> Inspection | None:
         if self._relay.verifier is None:
             return None
-        asked = header(self._scope["headers"], REPLAY_FIELD)
+        asked = self._fields.get(REPLAY_FIELD)
         return self._relay.verifier.inspect(
             self._examined, None if asked is None else asked.decode("latin-1"), request_id, body
         )
@@ -205,7 +214,7 @@ class RelayedExchange:
         Gives it, and the field for the backend. An id in the body that is unfit for a field
         still reaches vLLM in the body, so no field is sent then, which would override it.
         """
-        given = safe_request_id(header(self._scope["headers"], b"x-request-id"))
+        given = safe_request_id(self._fields.get(b"x-request-id"))
         usable = given or safe_request_id(in_body)
         request_id = usable or request_id_of(self.record.request_id)
         self.record.request_id = request_id
@@ -215,6 +224,12 @@ class RelayedExchange:
 
     async def _while_present(self, asking: Coroutine[Any, Any, str]) -> str:
         """Await `asking`; stop when the client leaves."""
+        if self._departure is not None and (self._client.has_all or not self._has_body):
+            self._departure(self._left)
+            try:
+                return await asking
+            finally:
+                self._departure(None)
         watcher = asyncio.create_task(self._watch())
         try:
             return await asking
@@ -223,7 +238,11 @@ class RelayedExchange:
 
     async def _watch(self) -> None:
         await self._client.watch()
-        self.stop(ClientLeft())
+        self._left()
+
+    def _left(self) -> None:
+        self._client.failure = left = ClientLeft()
+        self.stop(left)
 
     async def _ask(
         self,
@@ -294,8 +313,7 @@ def _octets(text: str) -> bytes:
     return _CONTROLS.sub(" ", text).encode("ascii", "replace")
 
 
-def _origin(scope: Scope) -> bytes:
+def _origin(scope: Scope, host: bytes | None) -> bytes:
     """How the client calls us; empty, for a relative redirect, where it says no Host."""
-    host = header(scope["headers"], b"host")
     scheme: str = scope.get("scheme", "http")
     return b"" if host is None else scheme.encode() + b"://" + host

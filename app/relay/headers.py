@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.types import Scope
 
+from app.entropy import random_hex
 from app.errors import UnusableInput
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -96,6 +96,11 @@ def header(raw: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     return next((value for key, value in raw if key == name), None)
 
 
+def first_values(raw: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Give the first value of each lower-case field name, for whoever asks for several."""
+    return dict(reversed(raw))
+
+
 def safe_request_id(candidate: str | bytes | None) -> str | None:
     """Give the id if it may stand in logs and headers, else None."""
     if candidate is None:
@@ -106,7 +111,7 @@ def safe_request_id(candidate: str | bytes | None) -> str | None:
 
 def request_id_of(candidate: str | bytes | None) -> str:
     """Give the id if it is safe, else a new one of the form that vLLM mints."""
-    return safe_request_id(candidate) or uuid.uuid4().hex
+    return safe_request_id(candidate) or random_hex(16)
 
 
 def target_of(scope: Scope) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from app.errors import AdmissionError
-from app.relay.exchange import ABORT
+from app.relay.exchange import ABORT, DEPARTURE
 from app.relay.faults import BodyTooSlow, HeaderTooLarge
 
 # What a field takes on the wire beside its name and value: colon, space, CR, LF.
@@ -40,7 +41,11 @@ class HeaderLimits:
 
 
 class GuardedHttp(HttpToolsProtocol):
-    """One connection of a client. Exchanges find in their scope how to cut it (`ABORT`)."""
+    """One connection of a client.
+
+    Exchanges find in their scope how to cut it (`ABORT`) and how to learn of its end
+    (`DEPARTURE`).
+    """
 
     limits = HeaderLimits()
 
@@ -51,6 +56,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._refused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._departure: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin; a client that then says nothing is not waited for."""
@@ -61,6 +67,8 @@ class GuardedHttp(HttpToolsProtocol):
         """End."""
         self._disarm()
         super().connection_lost(exc)
+        if self._departure is not None:
+            self._departure()
 
     def data_received(self, data: bytes) -> None:
         """Take what has arrived."""
@@ -78,7 +86,10 @@ class GuardedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         super().on_message_begin()
-        extensions: dict[str, Any] = {ABORT: self.transport.abort}
+        extensions: dict[str, Any] = {
+            ABORT: self.transport.abort,
+            DEPARTURE: self._tell_departure,
+        }
         self.scope["extensions"] = extensions
         self._in_head = True
         self._head_bytes = 0
@@ -120,6 +131,17 @@ class GuardedHttp(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
             super().send_400_response(msg)
+
+    def _tell_departure(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` when the client is gone; None ends that."""
+        self._departure = callback
+        if callback is None:
+            return
+        if self.transport.is_closing():
+            callback()
+        else:
+            # A long body may have paused it, and a paused connection does not notice its end.
+            self.flow.resume_reading()
 
     @property
     def _answering(self) -> bool:

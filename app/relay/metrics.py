@@ -80,6 +80,9 @@ class RelayMetrics:
             ["route", "outcome"],
             registry=registry,
         )
+        # Looking a series up by its labels costs more than counting.
+        self._ended: dict[tuple[str, str], Counter] = {}
+        self._times: dict[str, tuple[Histogram, Histogram]] = {}
 
     def seeded(self, route: str, *, injected: bool) -> None:
         """Count a request that lacked a seed."""
@@ -87,12 +90,19 @@ class RelayMetrics:
 
     def ended(self, route: str, outcome: str) -> None:
         """Count one exchange."""
-        self._requests.labels(route, outcome).inc()
+        series = self._ended.get((route, outcome))
+        if series is None:
+            series = self._ended[route, outcome] = self._requests.labels(route, outcome)
+        series.inc()
 
     def answered(self, route: str, *, own: float, waited: float) -> None:
         """Record the times of an exchange whose response header came, in seconds."""
-        self._overhead.labels(route).observe(own)
-        self._waited.labels(route).observe(waited)
+        series = self._times.get(route)
+        if series is None:
+            series = self._overhead.labels(route), self._waited.labels(route)
+            self._times[route] = series
+        series[0].observe(own)
+        series[1].observe(waited)
 
     def left(self, phase: str) -> None:
         """Count a client that left."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from app.entropy import random_hex
 
 TRACEPARENT = b"traceparent"
 TRACESTATE = b"tracestate"
@@ -52,6 +53,7 @@ def next_hop(received: TraceContext | None) -> TraceContext:
 
 
 def _random_id(size: int) -> bytes:
-    while not any(octets := os.urandom(size)):
+    # All zeros is no id.
+    while not (digits := random_hex(size)).strip("0"):
         pass
-    return octets.hex().encode()
+    return digits.encode()
