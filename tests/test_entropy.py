@@ -27,12 +27,12 @@ def test_what_was_fetched_can_be_forgotten() -> None:
 
 
 # In an interpreter of its own: forking one that has threads is no good.
-_FORK = """
+_FORK = r"""
 import os
 from app.entropy import random_hex
 random_hex(1)
 child = os.fork()
-print(random_hex(16), flush=True)
+os.write(1, f"{random_hex(16)}\n".encode())
 if child:
     os.waitpid(child, 0)
 """
