@@ -38,6 +38,12 @@ class HardwareModel(Model):
         description='CUDA compute capability, such as "9.0", where the name does not tell it.',
     )
     nodes: int | None = Field(None, ge=1, description="How many nodes.")
+    memory_in_use: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="Share of each device's memory that others hold when the server starts.",
+    )
 
 
 class ProposalEnvelope(Model):

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from app.errors import AdmissionError, InvalidEnvelope
+from app.kubernetes.annotations import Annotations, json_object
 from app.kubernetes.custom import made_of
 from app.kubernetes.environment import Environment, named, not_a_string, texts_of
-from app.kubernetes.exceptions import exceptions_of
 from app.kubernetes.expansion import Expanded
+from app.kubernetes.gpus import Gpus
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests, text_of
 from app.kubernetes.placed import MappedPlaces
@@ -26,22 +27,13 @@ from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
 from app.proposal.pieces import Piece
 from app.proposal.positions import LineIndex, NestedText
-from app.proposal.proposal import Form, Hardware, Proposal, Variable, Word
+from app.proposal.proposal import Form, Proposal, Variable, Word
 from app.proposal.shell import read_shell
-from app.proposal.workload import Workload
+from app.proposal.workload import GpuShare, Workload
 from app.verdict.finding import Finding
 
 # What is in every script that starts a server: one without it need not be understood.
 _STARTS_VLLM: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints")
-ANNOTATIONS: Final = "vllm-admission/"
-VERSION_ANNOTATION: Final = "vllm-admission/vllm-version"
-# Names of whole devices; what the product is, the node's labels tell.
-_DEVICES: Final = {"nvidia.com/gpu": None, "amd.com/gpu": "AMD Instinct"}
-_PRODUCTS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_REQUIRED: Final[Path] = (
-    *("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
-    "nodeSelectorTerms",
-)
 
 
 def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple[Proposal, ...]:
@@ -140,18 +132,22 @@ class _Pod:
         remarks: list[Finding] = []
         if not isinstance(proposal.text, NestedText):  # no shell reads the words
             remarks.extend(quoted_json(proposal))
-        annotations = self._annotations()
-        version = annotations.get(VERSION_ANNOTATION)
+        gpus = Gpus(self._manifest, self._pod, path)
+        annotations = Annotations(self._manifest, self._pod.path)
         return replace(
             proposal,
             **self._editing(path),
             subject=self._subject(container),
             files={**files, **proposal.files},
-            hardware=self._hardware(container, image, proposal.program),
-            findings=(*environment.findings, *words.findings, *proposal.findings, *remarks),
-            workload=self._workload(container, place),
-            vllm_version=None if version is None else version.text,
-            suppressions=tuple(exceptions_of(annotations)),
+            model_config=annotations.model_config or _model_config(proposal, files),
+            hardware=gpus.hardware(image, proposal.program, annotations.memory_in_use),
+            findings=(
+                *(*environment.findings, *words.findings, *annotations.findings),
+                *(*proposal.findings, *remarks),
+            ),
+            workload=self._workload(container, place, gpus.share()),
+            vllm_version=annotations.vllm_version,
+            suppressions=tuple(annotations.suppressions()),
         )
 
     def _started(self, started: Container, around: Surroundings) -> Proposal | None:
@@ -199,54 +195,9 @@ class _Pod:
             return None
         return Image(text, self._manifest.places.location((*path, "image")))
 
-    def _annotations(self) -> dict[str, LineIndex]:
-        """Give the annotations of the object and of the pod's template, which win."""
-        found: dict[str, LineIndex] = {}
-        for path in (("metadata",), (*self._pod.path[:-1], "metadata")):
-            held = self._manifest.at((*path, "annotations"))
-            for name, value in held.items() if isinstance(held, Mapping) else ():
-                if name.startswith(ANNOTATIONS) and isinstance(value, str):
-                    found[name] = self._manifest.places.text((*path, "annotations", name))
-        return found
-
-    def _hardware(
-        self, container: Mapping[str, Any], image: Image | None, program: str | None
-    ) -> Hardware | None:
-        """Read the devices that the container asks for, and the product its nodes are to have."""
-        gpu = "cpu" if image is not None and image.official == "cpu" else None
-        count = None
-        resources = container.get("resources")
-        for side in ("limits", "requests"):
-            asked = resources.get(side) if isinstance(resources, Mapping) else None
-            if not isinstance(asked, Mapping):
-                continue
-            for name, product in _DEVICES.items():
-                number = _count(asked.get(name))
-                if number is not None and count is None:
-                    count, gpu = number, gpu or product
-        if gpu is None:
-            gpu = next(self._products(), None)
-        if gpu is None and count is None:
-            return None
-        nodes = self._pod.group_size if self._pod.group_size > 1 else None
-        if nodes is not None and program is not None:
-            count = None  # it tells vLLM of the other nodes in its own way
-        return Hardware(gpu=gpu, count=count, nodes=nodes)
-
-    def _products(self) -> Iterator[str]:
-        """Give the product that the pod's nodes have to have, if it is one."""
-        selector = self._spec.get("nodeSelector")
-        if isinstance(selector, Mapping):
-            yield from (str(selector[label]) for label in _PRODUCTS if label in selector)
-        affinity = Manifest(self._spec, self._manifest.places).at(_REQUIRED)
-        terms = list(_mappings(affinity))
-        for match in _mappings(terms[0].get("matchExpressions")) if len(terms) == 1 else ():
-            required = str(match.get("key")) in _PRODUCTS and match.get("operator") == "In"
-            values = match.get("values")
-            if required and isinstance(values, list) and len(values) == 1:
-                yield str(values[0])
-
-    def _workload(self, container: Mapping[str, Any], place: Path) -> Workload:
+    def _workload(
+        self, container: Mapping[str, Any], place: Path, share: GpuShare | None
+    ) -> Workload:
         manifest, pod = self._manifest, self._pod
         return Workload(
             kind=manifest.kind,
@@ -265,6 +216,7 @@ class _Pod:
             ),
             locate=lambda path: manifest.places.location((*pod.path, *path)),
             container_path=place,
+            gpu_share=share,
         )
 
     # files
@@ -371,9 +323,11 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
             yield item
 
 
-def _count(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 6 else None
+def _model_config(proposal: Proposal, files: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Read the config.json that a ConfigMap of the stream puts into the model's directory."""
+    for path, text in files.items():
+        directory, slash, name = path.rpartition("/")
+        named = {directory, f"{directory}/", f"--model={directory}"}
+        if slash and name == "config.json" and any(w.text in named for w in proposal.words):
+            return json_object(text)
+    return None

@@ -24,7 +24,7 @@ _KEYS: Final = (
     *("env", "files", "vllm_version", "vllm_versions", "model_config", "draft_model_config"),
     *("hardware", "ignore", "profile", "id"),
 )
-_HARDWARE: Final = ("gpu", "count", "memory_gib", "capability", "nodes")
+_HARDWARE: Final = ("gpu", "count", "memory_gib", "capability", "nodes", "memory_in_use")
 _CAPABILITY: Final = re.compile(r"(\d{1,2})\.(\d)")
 
 
@@ -64,7 +64,8 @@ def read_envelope(data: object) -> Envelope:
     since `true`, `True` and `1` are three different values to vLLM. `files` gives the text of the
     files that `--config` names; `model_config` the model's config.json and `draft_model_config`
     that of a speculative draft model; `hardware` is
-    `{"gpu": …, "count": …, "memory_gib": …, "capability": "9.0", "nodes": …}`, each optional.
+    `{"gpu": …, "count": …, "memory_gib": …, "capability": "9.0", "nodes": …, "memory_in_use": …}`,
+    each optional; the last is the share of a GPU's memory that others hold, such as 0.2.
     `ignore` lists exceptions, `{"rule": …, "reason": …}` each; `profile` is `default`, or
     `strict` for warnings to count.
 
@@ -271,6 +272,7 @@ class _Members:
             self._gib(members.get("memory_gib")),
             self._capability(members.get("capability")),
             self._whole(members.get("nodes"), "/hardware/nodes", "the number of nodes", 1),
+            self._share(members.get("memory_in_use")),
         )
 
     def _whole(self, value: object, pointer: str, what: str, least: int) -> int | None:
@@ -288,6 +290,14 @@ class _Members:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             self._wrong("/hardware/memory_gib", "the memory of one device in GiB, above 0")
+            return None
+        return float(value)
+
+    def _share(self, value: object) -> float | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            self._wrong("/hardware/memory_in_use", "a share such as 0.2, from 0 to below 1")
             return None
         return float(value)
 

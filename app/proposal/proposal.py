@@ -86,6 +86,8 @@ class Hardware:
         memory_gib: memory of one device, where the name does not tell it.
         capability: CUDA compute capability, such as (9, 0), where the name does not tell it.
         nodes: number of nodes.
+        memory_in_use: share of each device's memory, 0 up to 1, that others hold when the server
+            starts.
     """
 
     gpu: str | None = None
@@ -93,6 +95,7 @@ class Hardware:
     memory_gib: float | None = None
     capability: tuple[int, int] | None = None
     nodes: int | None = None
+    memory_in_use: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

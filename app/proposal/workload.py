@@ -13,6 +13,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShare:
+    """A sign in an object that other servers use the same GPU, and what is meant for this one.
+
+    Attributes:
+        sign: what says so, as it is written (`nvidia.com/gpu.shared`).
+        location: where.
+        fraction: the part of the GPU's memory that is meant for the server, if it is told.
+        gib: the memory that is meant for it, if that is told.
+        limited: False where the server sees all of the GPU's memory, None where that is not known.
+    """
+
+    sign: str
+    location: Location
+    fraction: float | None = None
+    gib: float | None = None
+    limited: bool | None = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The pod that a server runs in, as the manifest has it.
 
@@ -27,6 +46,7 @@ class Workload:
         neighbours: the other servers of the same stream, with their workloads.
         locate: the place of a path, relative to the pod's spec.
         container_path: the container's path, relative to the pod's spec.
+        gpu_share: what says that the GPU is shared with other pods, if anything does.
     """
 
     kind: str
@@ -40,3 +60,4 @@ class Workload:
     neighbours: tuple[Proposal, ...] = field(default=(), compare=False, repr=False)
     locate: Callable[[tuple[str | int, ...]], Location] = field(compare=False, repr=False)
     container_path: tuple[str | int, ...] = ()
+    gpu_share: GpuShare | None = None

@@ -93,6 +93,7 @@ def test_several_versions_are_taken_once_each_in_order() -> None:
         ({"args": [], "hardware": {"gpus": 1}}, "/hardware/gpus", "gpu, count, memory_gib"),
         ({"args": [], "hardware": {"capability": "9"}}, "/hardware/capability", "such as"),
         ({"args": [], "hardware": {"memory_gib": 0}}, "/hardware/memory_gib", "above 0"),
+        ({"args": [], "hardware": {"memory_in_use": 1}}, "/hardware/memory_in_use", "share"),
         ({"args": [], "hardware": {"nodes": 0}}, "/hardware/nodes", "1 or more"),
         ({"args": [], "hardware": {"gpu": 1}}, "/hardware/gpu", "product name"),
         ({"args": [], "hardware": {"count": True}}, "/hardware/count", "integer"),

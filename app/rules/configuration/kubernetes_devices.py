@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from app.proposal.proposal import Proposal
 from app.proposal.workload import Workload
 from app.rules.configuration.kubernetes_examples import AREA, SHM, SHM_MOUNT, deployment
 from app.rules.derived.parallel import (
@@ -21,8 +20,7 @@ from app.rules.derived.parallel import (
     world_size,
 )
 from app.rules.registry import rule
-from app.serve_config.resolve import resolve
-from app.serve_config.serve_config import Abstain, ServeConfig
+from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
 
 _MIB: Final = 1 << 20
@@ -183,86 +181,6 @@ def _shared_memory(workload: Workload) -> int | None:
 def _quantity(value: object) -> int | None:
     match = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int) else None
     return None if match is None else int(float(match[1]) * _UNITS[match[2]])
-
-
-@rule(
-    id="kubernetes-gpu-shared",
-    title="Servers of one pod take more than the whole of a GPU",
-    explanation="A server whose container asks for no GPU of its own, in a pod where another one "
-    "does, sees the other's GPU (`NVIDIA_VISIBLE_DEVICES`, time slicing). Each takes "
-    "`--gpu-memory-utilization` of all its memory, and stops at its start where that much is not "
-    "free.",
-    remedy="Give each its own GPU, or let the shares add up to less than 1.",
-    severity=Severity.WARNING,
-    area=AREA,
-    source="vllm/v1/worker/utils.py::request_memory",
-    bad=(
-        deployment(
-            "m",
-            _GPUS % 1,
-            beside="d",
-            note="both ask for most of it",
-        ),
-    ),
-    good=(
-        deployment(
-            "m --gpu-memory-utilization 0.5",
-            _GPUS % 1,
-            beside="d --gpu-memory-utilization 0.4",
-        ),
-        deployment("m", _GPUS % 1),
-    ),
-)
-def gpu_shared(config: ServeConfig) -> Iterator[Finding]:
-    """Add up the shares of the servers of a pod, told at the first one."""
-    workload = config.workload
-    if workload is None:
-        return
-    beside = [other for other in workload.neighbours if _in_the_pod(other, workload)]
-    if not beside or any(_comes_before(other, workload) for other in beside):
-        return
-    counts = [_devices(config), *(other.hardware and other.hardware.count for other in beside)]
-    if all(counts) or not any(counts):
-        return
-    shares = [_share(config), *(_share(_config_of(other, config)) for other in beside)]
-    if sum(shares) > 1:
-        shown = " + ".join(f"{share:g}" for share in shares)
-        yield gpu_shared.finding(
-            f"{len(shares)} servers of this pod share a GPU and take {shown} of its memory",
-            location=config.place("gpu_memory_utilization")
-            or workload.locate((*workload.container_path, "args")),
-            related=tuple(
-                other.workload.locate(other.workload.container_path)
-                for other in beside
-                if other.workload is not None
-            ),
-            evidence={"shares": shares},
-        )
-
-
-def _in_the_pod(other: Proposal, workload: Workload) -> bool:
-    return other.workload is not None and other.workload.pod is workload.pod
-
-
-def _comes_before(other: Proposal, workload: Workload) -> bool:
-    return other.workload is not None and str(other.workload.container_path) < str(
-        workload.container_path
-    )
-
-
-def _share(config: ServeConfig) -> float:
-    share = config["gpu_memory_utilization"]
-    if not isinstance(share, int | float):
-        raise Abstain("a valid gpu_memory_utilization")
-    return float(share)
-
-
-def _config_of(other: Proposal, config: ServeConfig) -> ServeConfig:
-    """Read a neighbour for the same version."""
-    found = resolve(other, config.catalogue).config
-    if found is None:
-        raise Abstain(f"the configuration of {other.subject}, which cannot be read")
-    return found
 
 
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -16,6 +16,8 @@ def deployment(
     arguments: str,
     *members: str,
     pod: tuple[str, ...] = (),
+    annotations: str = "",
+    template_annotations: str = "",
     beside: str = "",
     after: str = "",
     note: str = "",
@@ -26,6 +28,8 @@ def deployment(
         arguments: what follows `vllm serve`, separated by blanks.
         members: further members of the container, a line each.
         pod: further members of the pod's spec, a line each.
+        annotations: one of the object's.
+        template_annotations: one of its pods'.
         beside: what a second server of the pod serves, on port 8001.
         after: further documents of the stream.
         note: what is special about it.
@@ -34,9 +38,10 @@ def deployment(
     lines = [
         "apiVersion: apps/v1",
         "kind: Deployment",
-        "metadata: {name: m, namespace: models}",
+        f"metadata: {{name: m, namespace: models{_annotated(annotations, ', ')}}}",
         "spec:",
         "  template:",
+        *([f"    metadata: {{{_annotated(template_annotations)}}}"] * bool(template_annotations)),
         "    spec:",
         *(f"      {line}" for line in pod),
         "      containers:",
@@ -51,3 +56,7 @@ def deployment(
         lines.append(f"      - {{name: second, image: '{image}', args: [{second}]}}")
     text = "\n".join(lines) + "\n"
     return Example(f"{text}---\n{after}" if after else text, note=note)
+
+
+def _annotated(annotation: str, before: str = "") -> str:
+    return f"{before}annotations: {{{annotation}}}" if annotation else ""

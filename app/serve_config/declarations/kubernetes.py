@@ -12,6 +12,11 @@ _KUBELET: Final = "Kubernetes, pkg/kubelet/kubelet_pods.go"
 _RUNTIME: Final = "containers:\n- name: c\n  image: nvcr.io/nvidia/ai-dynamo/vllm-runtime"
 _IMAGE: Final = "image: vllm/vllm-openai:v0.32.0"
 
+_ANNOTATED: Final = (
+    "kind: Pod\nmetadata: {annotations: {vllm-admission/%s}}\nspec:\n  containers:\n"
+    f"  - {{name: c, {_IMAGE}, args: [m, --gpu-memory-utilization, '0.5']}}\n"
+)
+
 DECLARATIONS: Final[tuple[Declaration, ...]] = (
     parser_rule(
         "kubernetes-not-a-string",
@@ -59,6 +64,18 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         """  - "'{\\"method\\": \\"ngram\\", \\"num_speculative_tokens\\": 2}'"\n""",
         good=f"containers:\n- name: c\n  {_IMAGE}\n  args:\n  - m\n  - --speculative-config\n"
         """  - '{"method": "ngram", "num_speculative_tokens": 2}'\n""",
+    ),
+    parser_rule(
+        "kubernetes-annotation-unread",
+        Severity.WARNING,
+        "An annotation of ours says nothing",
+        "There is no annotation of that name, or its value cannot be read. What it was to say did "
+        "not count.",
+        "Correct it: `vllm-admission/vllm-version`, `vllm-admission/ignore`, "
+        "`vllm-admission/gpu-memory-in-use` and `vllm-admission/model-config` are known.",
+        source="app/kubernetes/annotations.py",
+        bad=_ANNOTATED % 'gpu-memory-in-use: "much"',
+        good=_ANNOTATED % 'gpu-memory-in-use: "0.2"',
     ),
     parser_rule(
         "kubernetes-script-unread",
