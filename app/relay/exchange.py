@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx
 import structlog
@@ -29,8 +29,8 @@ from app.relay.headers import (
     target_of,
 )
 from app.relay.inline.verifier import Inspection
-from app.relay.response import Responder
-from app.request_rules.examination import Examination
+from app.relay.response import INTERNAL, Responder
+from app.request_rules.examination import Examination, Settle
 from app.request_rules.request import Route
 from app.request_rules.seeding import add_seed
 from app.telemetry.exchange import Party, exchange_of
@@ -38,6 +38,7 @@ from app.telemetry.exchange import Party, exchange_of
 if TYPE_CHECKING:
     from app.relay.relay import Relay
 
+_T = TypeVar("_T")
 _log = structlog.get_logger("vllm_admission.relay")
 
 ABORT: Final = "vllm_admission.abort"
@@ -108,6 +109,9 @@ class RelayedExchange:
             except AdmissionError as error:
                 outcome = error.slug
                 await self._end_with(error)
+            except Exception:
+                await self._end_with(AdmissionError(INTERNAL))
+                raise
             finally:
                 self.record.outcome = outcome
                 metrics.ended(self._route, outcome)
@@ -170,6 +174,8 @@ class RelayedExchange:
             body = await self._client.read()
         if self._examined is not None and isinstance(body, bytes):
             examination = self._relay.examiner.examine(self._examined, body)
+            if examination.settle is not None:
+                examination = await self._settled(backend, examination.settle)
             self._relay.metrics.found(examination.findings)
             self._relay.metrics.crashed(examination.crashed)
         self._responder.extra += [(WARNING_FIELD, _octets(w)) for w in examination.warnings]
@@ -190,6 +196,15 @@ class RelayedExchange:
         finally:
             if inspection is not None:
                 inspection.close()
+
+    async def _settled(self, backend: Upstream, settle: Settle) -> Examination:
+        """Have a doubt about the body settled, which takes questions to the backend."""
+        self.record.waits_for = Party.BACKEND
+        counter = self._relay.tokens.of(backend, self._scope["headers"])
+        try:
+            return await self._while_present(settle(counter))
+        finally:
+            self.record.waits_for = Party.CLIENT
 
     def _seed(self, body: bytes, headers: RawHeaders, request_id: str) -> tuple[bytes, RawHeaders]:
         """Put the seed of the request id into the body, and tell the client."""
@@ -222,7 +237,7 @@ class RelayedExchange:
         self._responder.extra.append(field)
         return request_id, [field] if usable or in_body is None else []
 
-    async def _while_present(self, asking: Coroutine[Any, Any, str]) -> str:
+    async def _while_present(self, asking: Coroutine[Any, Any, _T]) -> _T:
         """Await `asking`; stop when the client leaves."""
         if self._departure is not None and (self._client.has_all or not self._has_body):
             self._departure(self._left)

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.relay.capacity import Capacity, CapacityLimits
 from app.relay.client import BodyLimits
+from app.relay.counting import BackendTokens
 from app.relay.exchange import RelayedExchange
 from app.relay.faults import Draining, ReaderTooSlow, StreamTooLong
 from app.relay.fleet import Upstream
@@ -80,6 +81,7 @@ class Relay:
         self.metrics = metrics
         self.limits = limits
         self.socket_limits = sockets or SocketLimits()
+        self.tokens = BackendTokens()
         self.draining = False
         self._capacity = Capacity(capacity or CapacityLimits())
         self._pace = pace or Pace()

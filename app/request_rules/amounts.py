@@ -1,4 +1,4 @@
-"""Rules about amounts: sequences, bad words, and what prompt logprobs cost."""
+"""Rules about amounts: sequences, and what prompt logprobs cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
 from app.verdict.finding import Finding, Severity
 
-_V2 = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m"
 # Fewer tokens than any text of that many characters has, so that the bound is no guess.
 _CHARACTERS_PER_TOKEN = 8
 
@@ -44,65 +43,6 @@ def n_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
         engine = f"n must be at most {allowed}, got {n}."
         yield n_range.finding(
             request, "n", engine, engine_message=engine, evidence={"n": n, "limit": allowed}
-        )
-
-
-@request_rule(
-    Declaration(
-        id="request-bad-words",
-        title="Not more bad words than the engine's tables hold",
-        explanation="Each of `bad_words` becomes at least one sequence of tokens; vLLM refuses "
-        "more than `VLLM_MAX_NUM_BAD_WORDS` (128). More than `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS` "
-        "(1024) tokens in all raise in the worker of Model Runner V2, which ends the engine. "
-        "The gate has no tokenizer, so `VLLM_ADMISSION_REQUEST_MAX_BAD_WORD_BYTES` bounds the "
-        "text.",
-        remedy="Send fewer or shorter bad words.",
-        severity=Severity.ERROR,
-        area="request",
-        gate=Gate.REQUEST,
-        source="v1/worker/gpu/sample/bad_words.py::BadWordsState.add_request",
-        bad=(
-            RequestExample(
-                '{"prompt": "a", "bad_words": ["aa", "ab", "ac"]}',
-                route=Route.COMPLETIONS,
-                serve="VLLM_MAX_NUM_BAD_WORDS=2 vllm serve m",
-            ),
-        ),
-        good=(
-            RequestExample(
-                '{"prompt": "a", "bad_words": ["aa", "ab", "ab"]}',
-                note="the same word counts once",
-                route=Route.COMPLETIONS,
-                serve="VLLM_MAX_NUM_BAD_WORDS=2 vllm serve m",
-            ),
-        ),
-    ),
-    fields=("bad_words",),
-)
-def bad_words(request: GenerationRequest, served: Served) -> Iterator[Finding]:
-    """Refuse too many words, and on Model Runner V2 too much text."""
-    words = request.sent("bad_words")
-    if not isinstance(words, list) or not words or request.switch("use_beam_search"):
-        return
-    if not all(isinstance(word, str) and word for word in words):
-        return
-    distinct = set(words)
-    if served.max_bad_words is not None and len(distinct) > served.max_bad_words:
-        yield bad_words.finding(
-            request,
-            "bad_words",
-            f"at most {served.max_bad_words} bad_words on this server, got {len(distinct)}",
-            evidence={"entries": len(distinct), "limit": served.max_bad_words},
-        )
-        return
-    size, limit = sum(len(word.encode(errors="replace")) for word in distinct), served.limits
-    if served.runs_v2 and served.max_bad_word_tokens is not None and size > limit.bad_word_bytes:
-        yield bad_words.finding(
-            request,
-            "bad_words",
-            f"bad_words have {size} bytes, and this gate lets {limit.bad_word_bytes} through: more "
-            f"than {served.max_bad_word_tokens} tokens would end the engine",
-            evidence={"bytes": size, "limit": limit.bad_word_bytes},
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
+from app.request_rules.counting import NOTHING_COUNTED, Counts, TokenCounter, Tokens
 from app.request_rules.declarations import RULES
 from app.request_rules.editing import apply
 from app.request_rules.examination import Examination
@@ -59,6 +61,7 @@ class RequestChecker:
             for name in rule.fields:
                 self._by_field[name] = self._by_field.get(name, 0) | 1 << place
             self._always |= 0 if rule.fields else 1 << place
+        self._asking = [rule for rule in self._rules if rule.texts is not None]
         self._on_crash = on_crash
 
     def route_of(self, method: str, path: str) -> str | None:
@@ -74,8 +77,33 @@ class RequestChecker:
         return inner if inner in _EXAMINED else None
 
     def examine(self, route: str, body: bytes) -> Examination:
-        """Judge one body. What is no request of that route passes; vLLM answers it itself."""
-        request = read_request(route, body, self._facts)
+        """Judge one body, for certain unless there is `settle` in what it gives.
+
+        What is no request of that route passes; vLLM answers it itself.
+        """
+        examination = self.judge(route, body)
+        if not examination.asks:
+            return examination
+        return replace(examination, settle=partial(self._settle, route, body, examination))
+
+    async def _settle(
+        self, route: str, body: bytes, examination: Examination, counter: TokenCounter
+    ) -> Examination:
+        """Have counted what a body's examination asks for, and judge it again."""
+        counts: dict[str, Tokens | None] = {}
+        while examination.asks and None not in counts.values():
+            counts |= dict.fromkeys(examination.asks)
+            counts |= await counter.count(examination.asks, examination.model)
+            examination = self.judge(route, body, counts)
+        return examination
+
+    def judge(self, route: str, body: bytes, counts: Counts = NOTHING_COUNTED) -> Examination:
+        """Judge one body by what was counted for it.
+
+        Where that is not enough, `asks` says what is to be counted, and the verdict is what it
+        is if that cannot be had.
+        """
+        request = read_request(route, body, self._facts, counts)
         if request is None or (request.by_invocation and self._served.generates is False):
             return Examination()
         found, crashed = self._run(request)
@@ -84,7 +112,7 @@ class RequestChecker:
         repairs: list[str] = []
         if changes:
             edited = apply(request.route, body, [change for _, change in changes])
-            again = None if edited is None else read_request(route, edited, self._facts)
+            again = None if edited is None else read_request(route, edited, self._facts, counts)
             if edited is not None and again is not None:
                 # What a repair leaves wrong, or makes wrong, is said of the repaired request.
                 repaired = edited
@@ -104,6 +132,8 @@ class RequestChecker:
         mended: Sequence[RequestRule],
     ) -> Examination:
         errors = [pair for pair in found if not self._is_told(*pair)]
+        # What is refused anyway needs no counting.
+        asks = () if any(rule.texts is None for rule, _ in errors) else self._asks(request)
         warned = [finding for rule, finding in found if self._is_told(rule, finding)]
         return Examination(
             refusal=refusal(errors) if errors else None,
@@ -120,7 +150,18 @@ class RequestChecker:
             and lacks_seed(request, self._served),
             body=None if errors else repaired,
             repairs=[] if errors else repairs,
+            asks=asks,
+            model=_model(request) if asks else None,
         )
+
+    def _asks(self, request: GenerationRequest) -> Sequence[str]:
+        """Give the texts that a rule must have counted."""
+        for rule in self._asking:
+            if not rule.fields.isdisjoint(request.parameters):
+                assert rule.texts is not None  # noqa: S101 - `_asking` has no others
+                if asks := rule.texts(request, self._served):
+                    return asks
+        return ()
 
     def _changes(
         self, request: GenerationRequest, found: _Found
@@ -188,6 +229,11 @@ def refusal(errors: Sequence[tuple[RequestRule, Finding]]) -> dict[str, Any]:
             "errors": [_entry(error) for _, error in errors],
         }
     }
+
+
+def _model(request: GenerationRequest) -> str | None:
+    name = request.of_body("model")
+    return name if isinstance(name, str) else None
 
 
 def _entry(finding: Finding) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.request_rules import (
     amounts,
+    bad_words,
     chat,
     context,
     engine,
@@ -31,7 +32,7 @@ RULES: tuple[RequestRule, ...] = (
     engine.logit_bias_size,
     engine.logit_bias_finite,
     engine.stop_token_ids,
-    amounts.bad_words,
+    bad_words.bad_words,
     amounts.prompt_logprobs,
     token_ids.vocabulary,
     speculation.parameters,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+from app.request_rules.counting import TokenCounter
+
+Settle: TypeAlias = Callable[[TokenCounter], Coroutine[Any, Any, "Examination"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class Examination:
         lacks_seed: whether a seed is to be added.
         body: what to send instead of the body; None if it stays as it is.
         repairs: what was changed in it, as values for the repair field of the response.
+        asks: texts whose tokens must be counted before this is certain, and by which model.
+        settle: gives the examination that counts, where this one is not it yet.
     """
 
     refusal: dict[str, Any] | None = None
@@ -32,3 +38,6 @@ class Examination:
     lacks_seed: bool = False
     body: bytes | None = None
     repairs: Sequence[str] = ()
+    asks: Sequence[str] = ()
+    model: str | None = None
+    settle: Settle | None = None

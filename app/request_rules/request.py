@@ -18,6 +18,7 @@ from msgspec import UNSET
 from pydantic import TypeAdapter, ValidationError
 
 from app.catalogue.requests import RequestFacts
+from app.request_rules.counting import NOTHING_COUNTED, Counts
 
 _T = TypeVar("_T")
 _INTEGER = TypeAdapter(int)
@@ -61,6 +62,7 @@ class GenerationRequest:
         request_id: the id in the body.
         unknown: pointers and names of members that the route does not have.
         by_invocation: whether it came by `/invocations`.
+        counts: tokens of texts that were counted for it.
         memo: what was worked out once.
     """
 
@@ -71,6 +73,7 @@ class GenerationRequest:
     request_id: str | None
     unknown: tuple[tuple[str, str], ...] = ()
     by_invocation: bool = False
+    counts: Counts = field(default_factory=lambda: NOTHING_COUNTED)
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def sent(self, name: str) -> Any:
@@ -157,7 +160,10 @@ def as_number(value: Any) -> float | None:
 
 
 def read_request(
-    route: Route | str, body: bytes, facts: RequestFacts | None = None
+    route: Route | str,
+    body: bytes,
+    facts: RequestFacts | None = None,
+    counts: Counts = NOTHING_COUNTED,
 ) -> GenerationRequest | None:
     """Decode a body; None if vLLM will not take it for a request of this route at all.
 
@@ -165,6 +171,7 @@ def read_request(
         route: a `Route`, or `INVOCATIONS`.
         body: JSON text, as sent.
         facts: which fields the version's routes have; without them all count as known.
+        counts: tokens of texts in it, as far as they were counted.
     """
     members = _object(body)
     if members is None:
@@ -194,6 +201,7 @@ def read_request(
         request_id=request_id if isinstance(request_id, str) else None,
         unknown=tuple(unknown),
         by_invocation=invoked,
+        counts=counts,
     )
 
 

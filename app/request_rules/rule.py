@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -45,6 +45,10 @@ class Change:
 
 Repair: TypeAlias = Callable[[GenerationRequest, Served], Change | None]
 """Gives what makes a request good; None where nothing does."""
+
+
+Texts: TypeAlias = Callable[[GenerationRequest, Served], Sequence[str]]
+"""Gives texts whose tokens must be counted before a check can be sure; see `counting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class RequestRule:
         can_repair: whether `repair` may be chosen as the action.
         on: whether it speaks unless a setting names it.
         status, error_type: of the answer where it rejects, as vLLM gives them.
+        texts: what must be counted before the check is sure.
     """
 
     declaration: Declaration
@@ -92,6 +97,7 @@ class RequestRule:
     on: bool = True
     status: int = 400
     error_type: str = "BadRequestError"
+    texts: Texts | None = None
 
     def finding(
         self, request: GenerationRequest, name: str, message: str, **members: Any
@@ -110,6 +116,7 @@ def request_rule(
     on: bool = True,
     status: int = 400,
     error_type: str = "BadRequestError",
+    texts: Texts | None = None,
 ) -> Callable[[Check], RequestRule]:
     """Make a check function a `RequestRule`; `can_repair` without `repair` is for seeds."""
     return lambda check: RequestRule(
@@ -121,4 +128,5 @@ def request_rule(
         on=on,
         status=status,
         error_type=error_type,
+        texts=texts,
     )

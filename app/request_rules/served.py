@@ -55,6 +55,7 @@ class Served:
         model_names: every name that `model` may have; None also where adapters come at run time.
         max_n, max_bad_words: `VLLM_MAX_N_SEQUENCES` and `VLLM_MAX_NUM_BAD_WORDS`.
         max_bad_word_tokens: `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`.
+        has_tokenizer: whether the server loads one.
         has_tool_parser: whether `--tool-call-parser` is given.
         root_path: `--root-path`, which vLLM takes off before it looks for the route.
         limits: those of our own.
@@ -79,6 +80,7 @@ class Served:
     max_n: int | None = None
     max_bad_words: int | None = None
     max_bad_word_tokens: int | None = None
+    has_tokenizer: bool | None = None
     has_tool_parser: bool | None = None
     root_path: str = ""
     limits: Limits = field(default_factory=Limits)
@@ -126,6 +128,7 @@ def served_by(config: ServeConfig) -> Served:
         max_n=_known(lambda: _number(config, "VLLM_MAX_N_SEQUENCES")),
         max_bad_words=_known(lambda: _number(config, "VLLM_MAX_NUM_BAD_WORDS")),
         max_bad_word_tokens=_known(lambda: _number(config, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS")),
+        has_tokenizer=_known(lambda: _has_tokenizer(config)),
         has_tool_parser=_known(lambda: config["tool_call_parser"] is not None),
         root_path=_known(lambda: str(config["root_path"] or "")) or "",
     )
@@ -134,6 +137,10 @@ def served_by(config: ServeConfig) -> Served:
 def _speculates(config: ServeConfig) -> bool:
     shorthands = ("spec_method", "spec_model", "spec_tokens")
     return any(config[name] is not None for name in ("speculative_config", *shorthands))
+
+
+def _has_tokenizer(config: ServeConfig) -> bool:
+    return not (config["skip_tokenizer_init"] or config["tokens_only"])
 
 
 def _model_names(config: ServeConfig) -> frozenset[str] | None:
