@@ -4,6 +4,8 @@
 Kubernetes advises CEL where it suffices: no webhook to keep alive. CEL sees words, not vLLM's
 grammar, so only conflicts of whole words are told, and nothing where a `--config` file, a shell or
 an abbreviation could say more. What it refuses the gate refuses too; the tests hold it to that.
+Like the gate it leaves alone what is on its way out, what an object owns that is judged itself, and
+on an update what was as wrong before: else a cluster could not replace the pods it already runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import yaml
 
+from app.kubernetes.exceptions import ANNOTATION
 from app.rules.registry import default_registry
 
 NAME: Final = "vllm-admission"
@@ -60,11 +63,28 @@ CONFLICTS: Final = (
     ),
 )
 
-# A pod, what has a pod template, and what has a job template.
-_SPEC: Final = (
-    "object.kind == 'Pod' ? object.spec : "
-    "object.kind == 'CronJob' ? object.spec.jobTemplate.spec.template.spec : "
-    "object.spec.template.spec"
+# Images whose entry point is `vllm serve`, and commands that are.
+_IMAGES: Final = "(^|/)vllm/vllm-openai(-rocm|-cpu|-xpu)?(:|@|$)"
+_PROGRAMS: Final = (
+    "^\n([^\n]*/)?(vllm\nserve|python[0-9.]*\n-m\nvllm[.]entrypoints[.]openai[.]api_server)\n"
+)
+_TEMPLATE: Final = (
+    "object.kind == 'Pod' ? {0} : "
+    "object.kind == 'CronJob' ? {0}.spec.jobTemplate.spec.template : {0}.spec.template"
+)
+_RESOURCES: Final = (
+    ("", ["pods", "replicationcontrollers"]),
+    ("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
+    ("batch", ["jobs", "cronjobs"]),
+)
+_OWNERS: Final = (
+    "v1 ReplicationController",
+    "apps/v1 Deployment",
+    "apps/v1 StatefulSet",
+    "apps/v1 ReplicaSet",
+    "apps/v1 DaemonSet",
+    "batch/v1 Job",
+    "batch/v1 CronJob",
 )
 
 
@@ -77,26 +97,66 @@ def policy() -> dict[str, Any]:
         "spec": {
             "failurePolicy": "Ignore",
             "matchConstraints": {"resourceRules": list(_resources())},
+            "matchConditions": list(_conditions()),
             "variables": [
-                {"name": "spec", "expression": _SPEC},
-                {"name": "commands", "expression": _commands()},
+                {"name": "template", "expression": _TEMPLATE.format("object")},
+                {"name": "excepted", "expression": _excepted()},
+                {"name": "commands", "expression": f"variables.excepted ? [] : {_commands()}"},
+                {
+                    "name": "before",
+                    "expression": f"oldObject == null ? [] : [{_TEMPLATE.format('oldObject')}]",
+                },
+                {"name": "commands_before", "expression": _commands_before()},
             ],
             "validations": [_validation(conflict) for conflict in CONFLICTS],
         },
     }
 
 
-def _commands() -> str:
-    """Give a text for each container that runs vLLM, a line a word.
+def _conditions() -> Iterator[dict[str, str]]:
+    """Say which objects are looked at; the same as the gate's own (review.py)."""
+    owners = ", ".join(f"'{owner}'" for owner in _OWNERS)
+    mirror, owned = "object.metadata.annotations", "object.metadata.ownerReferences"
+    judged = f"has(o.controller) && o.controller && (o.apiVersion + ' ' + o.kind) in [{owners}]"
+    conditions = {
+        "not-on-its-way-out": "!has(object.metadata.deletionTimestamp)",
+        "not-a-mirror-pod": f"!has({mirror}) || !('kubernetes.io/config.mirror' in {mirror})",
+        "not-of-a-judged-owner": f"!has({owned}) || !{owned}.exists(o, {judged})",
+    }
+    for name, expression in conditions.items():
+        yield {"name": name, "expression": expression}
 
-    Lines let a pattern ask for an option and its value in one word or in two. A command with a
-    `--config` file is left out: the file may say what the words do not.
+
+def _excepted() -> str:
+    """Whether the object has exceptions. Which rules they name is for the gate to read."""
+    places = ("object", "variables.template")
+    return " || ".join(
+        f"(has({place}.metadata) && has({place}.metadata.annotations) && "
+        f"'{ANNOTATION}' in {place}.metadata.annotations)"
+        for place in places
+    )
+
+
+def _commands(template: str = "variables.template") -> str:
+    """Give a text for each container whose words are those of `vllm serve`, a line a word.
+
+    Lines let a pattern ask for an option and its value in one word or in two. A command is left
+    out if a `--config` file or a variable may say what its words do not.
     """
-    words = "((has(c.command) ? c.command : []) + (has(c.args) ? c.args : []))"
+    own = f"has(c.image) && c.image.matches({json.dumps(_IMAGES)}) ? ['vllm', 'serve'] : []"
+    command = f"(has(c.command) && size(c.command) > 0 ? c.command : {own})"
     # A script in one word has lines of its own.
-    text = f"'\\n' + {words}.map(w, w.replace('\\n', ' ')).join('\\n') + '\\n'"
-    running = "variables.spec.containers.filter(c, has(c.image) && c.image.contains('vllm'))"
-    return f"{running}.map(c, {text}).filter(l, !l.matches('\\n--config(\\n|=)'))"
+    words = f"({command} + (has(c.args) ? c.args : [])).map(w, w.replace('\\n', ' '))"
+    text = f"'\\n' + {words}.join('\\n') + '\\n'"
+    known = (
+        f"l.matches({json.dumps(_PROGRAMS)}) && !l.contains('$(') "
+        "&& !l.matches('\\n--config(\\n|=)')"
+    )
+    return f"{template}.spec.containers.map(c, {text}).filter(l, {known})"
+
+
+def _commands_before() -> str:
+    return f"variables.before.map(t, {_commands('t')})"
 
 
 def _validation(conflict: Conflict) -> dict[str, Any]:
@@ -105,8 +165,10 @@ def _validation(conflict: Conflict) -> dict[str, Any]:
     unless = "".join(
         f" && !l.matches({_pattern(words, abbreviated=True)})" for words in conflict.unless
     )
+    wrong = f".exists(l, {given}{unless})"
     return {
-        "expression": f"!variables.commands.exists(l, {given}{unless})",
+        "expression": f"!variables.commands{wrong} || "
+        f"variables.commands_before.exists(b, b{wrong})",
         "message": f"{declaration.title}: {declaration.remedy} [{declaration.id}]",
         "reason": "Invalid",
     }
@@ -131,16 +193,12 @@ def _optional(tail: str) -> str:
 
 
 def _resources() -> Iterator[dict[str, Any]]:
-    for group, resources in (
-        ("", ["pods"]),
-        ("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
-        ("batch", ["jobs", "cronjobs"]),
-    ):
+    for group, resources in _RESOURCES:
         yield {
             "apiGroups": [group],
             "apiVersions": ["v1"],
             "operations": ["CREATE", "UPDATE"],
-            "resources": resources,
+            "resources": list(resources),
         }
 
 

@@ -3,41 +3,60 @@
 import cel
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from packaging.version import Version
 
 from app.catalogue import CatalogueLibrary
 from app.kubernetes.cel_policy import CONFLICTS, Conflict, policy
+from app.kubernetes.mode import Mode
+from app.kubernetes.review import validated
 from app.proposal.shell import parse_command
 from app.rules.declaration import Example, Gate
 from app.rules.evaluate import validate
 from app.rules.registry import default_registry
+from app.validation import judge
 from tests.deploy.manifests import Manifest, Programs, check_schemas
 
-NEWEST = CatalogueLibrary().newest
+LIBRARY = CatalogueLibrary()
+NEWEST = LIBRARY.newest
 
 
-def pod(words: list[str]) -> Manifest:
-    container = {"name": "vllm", "image": "vllm/vllm-openai:v0.32.0", "args": words}
-    return {"kind": "Pod", "spec": {"containers": [container]}}
+def pod(words: list[str], **container: object) -> Manifest:
+    given = {"name": "vllm", "image": "vllm/vllm-openai:v0.32.0", "args": words, **container}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "m"},
+        "spec": {"containers": [{k: v for k, v in given.items() if v is not None}]},
+    }
 
 
 def deployment(words: list[str]) -> Manifest:
-    return {"kind": "Deployment", "spec": {"template": {"spec": pod(words)["spec"]}}}
+    template = {"metadata": {}, "spec": pod(words)["spec"]}
+    metadata = {"name": "m"}
+    spec = {"template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
 def cron_job(words: list[str]) -> Manifest:
     job = {"spec": {"template": {"spec": pod(words)["spec"]}}}
-    return {"kind": "CronJob", "spec": {"jobTemplate": job}}
+    spec = {"jobTemplate": job}
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "m"}, "spec": spec}
 
 
-def refusals(manifest: Manifest) -> list[str]:
-    """Evaluate as the API server does: variables in order, then each validation."""
+def refusals(manifest: Manifest, old: Manifest | None = None) -> list[str]:
+    """Evaluate as the API server does: conditions, variables in order, then each validation."""
     spec = policy()["spec"]
     variables: dict[str, object] = {}
     context = cel.Context()
     context.add_function("join", lambda items, by: by.join(items))
     context.add_function("replace", lambda text, old, new: text.replace(old, new))
     context.add_variable("object", manifest)
+    context.add_variable("oldObject", old)
+    for condition in spec["matchConditions"]:
+        if cel.evaluate(condition["expression"], context) is not True:
+            return []
     for variable in spec["variables"]:
         context.add_variable("variables", dict(variables))
         variables[variable["name"]] = cel.evaluate(variable["expression"], context)
@@ -105,6 +124,7 @@ def test_what_the_policy_refuses_the_gate_refuses() -> None:
         ["m", "--return-sampling-mask", "--no-return-sampling-mask"],
         ["sh", "-c", "vllm serve m \\\n--return-sampling-mask \\\n--logprobs-mode $MODE"],
         ["m", "--enable-auto-tool-choice", "--tool-call", "hermes"],
+        ["m", "--enable-auto-tool-choice", "$(PARSER)"],
         [],
     ],
 )
@@ -112,12 +132,136 @@ def test_it_refuses_nothing_that_could_be_accepted(words: list[str]) -> None:
     assert refusals(pod(words)) == []
 
 
-def test_other_containers_are_let_alone() -> None:
-    manifest = pod(["--return-sampling-mask"])
-    manifest["spec"]["containers"][0]["image"] = "sglang:1"
+WRONG = ["m", "--return-sampling-mask"]
+RULE = "sampling-mask-logprobs-mode"
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        ({}, True),
+        ({"image": "mirror.local/vllm/vllm-openai@sha256:00"}, True),
+        ({"image": "mirror.local:5000/vllm/vllm-openai-rocm:v0.32.0"}, True),
+        ({"image": "ours:1", "command": ["vllm", "serve"]}, True),
+        ({"image": "ours:1", "command": ["/opt/bin/vllm", "serve"]}, True),
+        (
+            {"image": "ours:1", "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]},
+            True,
+        ),
+        ({"command": []}, True),
+        ({"image": "sglang:1"}, False),
+        ({"image": None}, False),
+        ({"image": "ours/vllm-exporter:1"}, False),
+        ({"image": "ours/my-vllm/vllm-openai-proxy:1"}, False),
+        ({"command": ["vllm", "run-batch"]}, False),
+        ({"command": ["my-wrapper"]}, False),
+        ({"command": ["sh", "-c", "vllm serve m --logprobs-mode processed_logprobs"]}, False),
+        ({"args": None}, False),
+    ],
+)
+def test_only_words_of_vllm_serve_are_judged(container: dict[str, object], told: bool) -> None:
+    assert refusals(pod(WRONG, **container)) == ([RULE] if told else [])
+
+
+def owned(kind: str, group: str = "apps/v1", **reference: object) -> Manifest:
+    manifest = pod(WRONG)
+    owner = {"apiVersion": group, "kind": kind, "name": "m", "controller": True, **reference}
+    manifest["metadata"]["ownerReferences"] = [owner]
+    return manifest
+
+
+def annotated(**annotations: str) -> Manifest:
+    manifest = pod(WRONG)
+    manifest["metadata"]["annotations"] = {k.replace("_", "/"): v for k, v in annotations.items()}
+    return manifest
+
+
+EXEMPT: dict[str, Manifest] = {
+    "of a ReplicaSet that runs already": owned("ReplicaSet"),
+    "of a Job": owned("Job", "batch/v1"),
+    "being deleted": {
+        **pod(WRONG),
+        "metadata": {"deletionTimestamp": "2026-12-01T00:00:00Z", "finalizers": ["a/b"]},
+    },
+    "a mirror pod": annotated(**{"kubernetes.io_config.mirror": "0"}),
+    "with an exception": annotated(**{"vllm-admission_ignore": f"{RULE}: tried by hand"}),
+}
+
+
+@pytest.mark.parametrize("manifest", EXEMPT.values(), ids=EXEMPT)
+def test_what_the_gate_leaves_alone_it_leaves_alone(manifest: Manifest) -> None:
     assert refusals(manifest) == []
-    del manifest["spec"]["containers"][0]["image"]
+    # An object that has what vLLM is said to do: the gate lets it through too.
+    assert enforced(manifest)["allowed"]
+
+
+def test_what_a_custom_resource_owns_is_judged() -> None:
+    assert refusals(owned("InferenceService", "serving.kserve.io/v1beta1")) == [RULE]
+    assert refusals(owned("ReplicaSet", controller=False)) == [RULE]
+
+
+def test_an_exception_may_stand_at_the_template() -> None:
+    manifest = deployment(WRONG)
+    assert refusals(manifest) == [RULE]
+    manifest["spec"]["template"]["metadata"] = {"annotations": {"vllm-admission/ignore": "x: y"}}
     assert refusals(manifest) == []
+
+
+def test_what_was_wrong_before_may_be_updated() -> None:
+    wrong, right = deployment(WRONG), deployment(["m"])
+    scaled = {**wrong, "spec": {**wrong["spec"], "replicas": 3}}
+    assert refusals(scaled, wrong) == []
+    assert refusals(scaled, right) == [RULE]
+    worse = deployment([*WRONG, "--enable-auto-tool-choice"])
+    assert refusals(worse, wrong) == ["serve-auto-tool-choice"]
+    assert refusals(right, wrong) == []
+
+
+def enforced(manifest: Manifest) -> Manifest:
+    """What the gate answers in the mode `enforce`."""
+    request = {"uid": "1", "operation": "CREATE", "object": manifest}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    decision = validated(review, Mode.ENFORCE, lambda e: judge(e, LIBRARY, NEWEST), "-")
+    response: Manifest = decision.body["response"]
+    return response
+
+
+PARTS = (
+    ["m"],
+    ["--return-sampling-mask"],
+    ["--enable-auto-tool-choice"],
+    ["--enable-log-outputs"],
+    ["--logprobs-mode", "processed_logprobs"],
+    ["--logprobs-mode=raw_logits"],
+    ["--no-return-sampling-mask"],
+    ["--logits-processors", "a:b"],
+    ["--tool-call-parser=hermes"],
+    ["--enable-log-requests"],
+    ["$(MORE)"],
+    ["--config", "/serve.yaml"],
+)
+COMMANDS: tuple[list[str] | None, ...] = (
+    None,
+    ["vllm", "serve"],
+    ["vllm", "run-batch"],
+    ["sh", "-c"],
+    ["wrapper"],
+    [],
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(PARTS), max_size=5),
+    st.sampled_from(COMMANDS),
+    st.sampled_from(("vllm/vllm-openai:v0.32.0", "ours:1", "ours/vllm-router:2", None)),
+)
+def test_it_never_refuses_what_the_gate_lets_through(
+    parts: list[list[str]], command: list[str] | None, image: str | None
+) -> None:
+    manifest = pod([word for part in parts for word in part], command=command, image=image)
+    if refusals(manifest):
+        assert not enforced(manifest)["allowed"]
 
 
 def test_its_rules_hold_for_every_version() -> None:
