@@ -2,11 +2,19 @@
 {{- .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{- /* A CronJob's name has at most 52 characters, and ours ends in `-certificate`. */}}
 {{- define "gate.fullname" -}}
-{{- if contains .Chart.Name .Release.Name }}
-{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- $full := .Release.Name }}
+{{- if not (contains .Chart.Name .Release.Name) }}
+{{- $full = printf "%s-%s" .Release.Name .Chart.Name }}
+{{- end }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride }}
+{{- else if le (len $full) 40 }}
+{{- $full }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}
+{{- /* Releases whose names begin alike must not meet in one. */}}
+{{- printf "%s-%s" ($full | trunc 31 | trimSuffix "-") (.Release.Name | sha256sum | trunc 8) }}
 {{- end }}
 {{- end }}
 
@@ -20,6 +28,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: vllm-admission
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "gate.image" -}}
@@ -43,11 +54,33 @@ capabilities:
 
 {{- define "gate.pod-security" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
+{{- with .Values.runAsUser }}
+runAsUser: {{ int64 . }}
+runAsGroup: {{ int64 . }}
+fsGroup: {{ int64 . }}
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
+{{- end }}
+
+{{- define "gate.namespaces" -}}
+matchExpressions:
+  - key: vllm-admission/mode
+    operator: In
+    values: {{ .modes | toJson }}
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: {{ append .gate.Values.webhook.excludedNamespaces .gate.Release.Namespace | uniq | toJson }}
+{{- end }}
+
+{{- /* cert-manager's injector, or another one's. */}}
+{{- define "gate.webhook-annotations" -}}
+{{- if eq .Values.certificate.source "cert-manager" }}
+cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "gate.fullname" . }}
+{{- end }}
+{{- with .Values.webhook.annotations }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "gate.webhook" }}
@@ -62,14 +95,11 @@ seccompProfile:
         namespace: {{ .gate.Release.Namespace }}
         path: {{ .path }}
         port: 443
+      {{- with .gate.Values.certificate.caBundle }}
+      caBundle: {{ b64enc . }}
+      {{- end }}
     namespaceSelector:
-      matchExpressions:
-        - key: vllm-admission/mode
-          operator: In
-          values: {{ .modes | toJson }}
-        - key: kubernetes.io/metadata.name
-          operator: NotIn
-          values: {{ append .gate.Values.webhook.excludedNamespaces .gate.Release.Namespace | uniq | toJson }}
+      {{- include "gate.namespaces" (dict "gate" .gate "modes" .modes) | nindent 6 }}
     {{- with .gate.Values.webhook.objectSelector }}
     objectSelector:
       {{- toYaml . | nindent 6 }}
@@ -77,13 +107,13 @@ seccompProfile:
     matchConditions:
       # Mirror pods are made by nodes; nobody can change them.
       - name: not-from-a-node
-        expression: "!('system:nodes' in request.userInfo.groups)"
+        expression: "!has(request.userInfo.groups) || !('system:nodes' in request.userInfo.groups)"
     rules:
       - operations: [CREATE, UPDATE]
         scope: Namespaced
         apiGroups: [""]
         apiVersions: [v1]
-        resources: [pods]
+        resources: [pods, replicationcontrollers]
       - operations: [CREATE, UPDATE]
         scope: Namespaced
         apiGroups: [apps]
@@ -143,6 +173,9 @@ template:
     labels:
       app.kubernetes.io/name: {{ include "gate.name" . }}-certificate
       app.kubernetes.io/instance: {{ .Release.Name }}
+      {{- with .Values.commonLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
   spec:
     serviceAccountName: {{ include "gate.fullname" . }}-certificate
     automountServiceAccountToken: true
@@ -154,6 +187,14 @@ template:
     {{- end }}
     securityContext:
       {{- include "gate.pod-security" . | nindent 6 }}
+    {{- with .Values.nodeSelector }}
+    nodeSelector:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with .Values.tolerations }}
+    tolerations:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     containers:
       - name: certificate
         image: {{ include "gate.image" . }}
