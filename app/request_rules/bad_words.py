@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.request_rules.counting import Counts
 from app.request_rules.request import GenerationRequest, Route
@@ -40,34 +40,44 @@ def most_tokens(text: str) -> int:
     longest is taken), a blank that becomes sentencepiece's three-byte mark, and that mark put
     before the text. A tokenizer with rules of its own that write more is not covered.
     """
-    blanks = 0 if text.isalnum() else len(_BLANK.findall(text))
-    return _longest_form(text) + (_MARK - 1) * blanks + _MARK
+    return max(map(_with_marks, _spellings(text))) + _MARK
 
 
-def _longest_form(text: str) -> int:
+def _spellings(text: str) -> Iterable[str]:
     if text.isascii():
-        return len(text)
-    spelled = {text, text.lower(), text.casefold()}
-    forms = {unicodedata.normalize(form, one) for form in _FORMS for one in spelled}
-    return max(len(one.encode(errors="replace")) for one in spelled | forms)
+        return (text,)
+    cases = {text, text.lower(), text.casefold()}
+    return cases | {unicodedata.normalize(form, one) for form in _FORMS for one in cases}
+
+
+def _with_marks(text: str) -> int:
+    blanks = 0 if text.isalnum() else len(_BLANK.findall(text))
+    return len(text.encode(errors="replace")) + (_MARK - 1) * blanks
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
     """How many tokens the words have: between `least` and `most`, equal once all is counted.
 
-    `sequences` are those known to be in the table, and `asks` are texts to have counted next.
+    `asks` are texts to have counted next.
     """
 
     least: int
     most: int
-    sequences: int
     asks: tuple[str, ...]
 
 
+class _Open(NamedTuple):
+    """A text to count: tokens of it, and of its other spelling, at most; its own, usually."""
+
+    most: int
+    usual: int
+    text: str
+
+
 def _summed(words: Sequence[str], counts: Counts, limit: int) -> _Sum:
-    least = most = sequences = 0
-    open_: list[tuple[int, int, str]] = []  # what is in doubt, what counting it may save, the text
+    least = most = 0
+    open_: list[_Open] = []
     for word in words:
         plain = word.lstrip()
         if not plain:
@@ -77,34 +87,35 @@ def _summed(words: Sequence[str], counts: Counts, limit: int) -> _Sum:
             at_most = 2 * most_tokens(plain)
             most += at_most
             if plain not in counts:
-                usual = 2 * -(-len(plain) // _USUAL_BYTES)
-                open_.append((at_most, max(1, at_most - usual), plain))
+                open_.append(_Open(at_most, -(-len(plain) // _USUAL_BYTES), plain))
             continue
         least += known.count
         most += known.count
-        sequences += 1
         spaced = counts.get(" " + plain)
         if spaced is None:
             most += known.count
             if known.count and " " + plain not in counts:
-                open_.append((known.count, known.count, " " + plain))
+                open_.append(_Open(known.count, 0, " " + plain))
         elif spaced.count == known.count and spaced.first != known.first:
             least += known.count
             most += known.count
-            sequences += 1
     if not least <= limit < most:
-        return _Sum(least, most, sequences, ())
-    return _Sum(least, most, sequences, _most_telling(open_, most - limit))
+        return _Sum(least, most, ())
+    return _Sum(least, most, _most_telling(open_, most - limit, limit - least))
 
 
-def _most_telling(open_: list[tuple[int, int, str]], doubt: int) -> tuple[str, ...]:
-    """Give the texts whose counts are likely to settle it, those with most in doubt first."""
+def _most_telling(open_: list[_Open], over: int, room: int) -> tuple[str, ...]:
+    """Give the texts whose counts are likely to settle it, those with most in doubt first.
+
+    It is settled once `over` tokens are known not to be there, or more than `room` known to be.
+    """
     asks: dict[str, None] = {}
-    for _, saved, text in sorted(open_, reverse=True):
-        if doubt <= 0 and len(asks) >= _FEWEST_ASKED:
+    for one in sorted(open_, reverse=True):
+        if (over <= 0 or room < 0) and len(asks) >= _FEWEST_ASKED:
             break
-        asks[text] = None
-        doubt -= saved
+        asks[one.text] = None
+        over -= max(1, one.most - 2 * one.usual)
+        room -= one.usual
     return tuple(asks)
 
 
@@ -199,18 +210,11 @@ def _of_tokens(
     if served.runs_v2 is False or (served.runs_v2 is None and size <= allowed):
         return
     counted = size <= _MOST_COUNTED
-    known = _summed(words, request.counts, limit) if counted else _Sum(0, size, 0, ())
+    known = _summed(words, request.counts, limit) if counted else _Sum(0, size, ())
     ends = f"more than {limit} tokens would end the engine"
-    most_words = served.max_bad_words
     if known.least > limit:
         what = f"bad_words have at least {known.least} tokens on this server; {ends}"
         evidence = {"tokens": known.least, "limit": limit}
-    elif most_words is not None and known.sequences > most_words:
-        what = (
-            f"bad_words become at least {known.sequences} sequences of tokens, and this server "
-            f"takes {most_words}"
-        )
-        evidence = {"sequences": known.sequences, "limit": most_words}
     elif known.most <= limit:
         return
     elif size > allowed:
