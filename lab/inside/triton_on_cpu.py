@@ -1,8 +1,8 @@
 """Lets vLLM's Model Runner V2 run on a CPU, by Triton's interpreter.
 
 vLLM chooses Model Runner V2 only where Triton has a driver for the platform, and the CPU wheel
-has none. Here Triton gets a "cpu" backend and interprets its kernels with numpy. Three things
-that the interpreter cannot do, or that kernels expect of a GPU, are helped.
+has none. Here Triton gets a "cpu" backend and interprets its kernels with numpy. What the
+interpreter cannot do, or kernels expect of a GPU, is helped.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def install() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
     patch_after_import("triton.backends", _add_cpu_backend)
     patch_after_import("triton.runtime.interpreter", _take_integer_masks)
+    patch_after_import("triton.runtime.interpreter", _reduce_nothing_but_nan)
     patch_after_import("triton.language.extra.libdevice", _add_log1p)
     patch_after_import("vllm.v1.sample.ops.topk_topp_sampler", _use_pytorch_top_k_top_p)
 
@@ -56,6 +57,31 @@ def _take_integer_masks(interpreter: Any) -> None:
 
     builder.create_masked_load = with_bool_mask(builder.create_masked_load, 1)
     builder.create_masked_store = with_bool_mask(builder.create_masked_store, 2)
+
+
+def _reduce_nothing_but_nan(interpreter: Any) -> None:
+    """Give the first index where all values are NaN, as a GPU gives some index.
+
+    numpy raises instead. The warm-up of the sampler reads memory that nobody wrote, so that
+    now and then a server ended at its start.
+    """
+    operations = interpreter.ReduceOps
+    reduce = operations.min_max
+
+    def min_max(self: Any, given: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        import numpy as np
+
+        def index(data: Any, **options: Any) -> Any:
+            try:
+                return idx_reduce_op(data, **options)
+            except ValueError:
+                least = idx_reduce_op is np.nanargmax
+                filled = np.where(np.isnan(data), -np.inf if least else np.inf, data)
+                return (np.argmax if least else np.argmin)(filled, **options)
+
+        return reduce(self, given, val_reduce_op, index if idx_reduce_op else None)
+
+    operations.min_max = min_max
 
 
 def _add_log1p(libdevice: Any) -> None:
