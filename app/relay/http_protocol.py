@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -25,6 +26,7 @@ from app.relay.faults import BodyTooSlow, HeaderTooLarge
 # What a field takes on the wire beside its name and value: colon, space, CR, LF.
 _FIELD_OVERHEAD = 4
 _LINGERING_SECONDS = 1.0
+_NO_REQUEST = "Invalid HTTP request received."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._refused = False
+        self._framing = b""
         self._timer: asyncio.TimerHandle | None = None
         self._departure: Callable[[], None] | None = None
 
@@ -74,7 +77,8 @@ class GuardedHttp(HttpToolsProtocol):
         """Take what has arrived."""
         if self._refused:
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if not self._in_head or self.transport.is_closing():
             return
         self._head_bytes += len(data)
@@ -94,6 +98,35 @@ class GuardedHttp(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
 
+    def _feed(self, data: bytes) -> None:
+        """Parse, as uvicorn does; but a message that offers another protocol has a body too."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response(_NO_REQUEST)
+        except httptools.HttpParserUpgrade as offer:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+                return
+            rest = data[offer.args[0] :]
+            framing, self._framing = self._framing, b""
+            if framing:
+                self.parser = httptools.HttpRequestParser(_BodyOf(self))
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
+                self._feed(framing)
+            if rest and not (self._refused or self.transport.is_closing()):
+                self._feed(rest)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the header; those of a trailer end here, as RFC 9110 6.5.1 has it."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_message_complete(self) -> None:
+        """End a request, unless the parser left out its body because of an offer to upgrade."""
+        if not self._framing:
+            super().on_message_complete()
+
     def on_headers_complete(self) -> None:
         """Take the header, unless it is too long after all.
 
@@ -110,6 +143,8 @@ class GuardedHttp(HttpToolsProtocol):
             raise self._too_large()
         self._head_bytes = 0
         super().on_headers_complete()
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            self._framing = _framing_of(self.headers)
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over, with the way to cut it."""
@@ -199,6 +234,43 @@ class GuardedHttp(HttpToolsProtocol):
                 self._timer = self.loop.call_later(_LINGERING_SECONDS, self.transport.close)
                 return
         self.transport.close()
+
+
+class _BodyOf:
+    """Takes a body that the parser left out, then the requests that follow it."""
+
+    def __init__(self, connection: GuardedHttp) -> None:
+        self._connection = connection
+        self._in_framing = True
+        self.on_body = connection.on_body
+        self.on_message_complete = connection.on_message_complete
+
+    def on_url(self, url: bytes) -> None:
+        if not self._in_framing:
+            self._connection.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_framing:
+            self._connection.on_header(name, value)
+
+    def on_message_begin(self) -> None:
+        if not self._in_framing:
+            self._connection.on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if not self._in_framing:
+            self._connection.on_headers_complete()
+        self._in_framing = False
+
+
+def _framing_of(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """Give a header that says nothing but how long the body is; empty without one."""
+    fields = [
+        name + b": " + value + b"\r\n"
+        for name, value in headers
+        if name in (b"content-length", b"transfer-encoding")
+    ]
+    return b"POST / HTTP/1.1\r\n" + b"".join(fields) + b"\r\n" if fields else b""
 
 
 def guarded_http(limits: HeaderLimits) -> type[asyncio.Protocol]:
