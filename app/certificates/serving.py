@@ -23,9 +23,28 @@ WATCH_SECONDS: Final = 5.0
 _log = structlog.get_logger("vllm_admission")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A certificate chain and its key, in a context of their own."""
+
+    context: ssl.SSLContext
+    not_before: datetime
+    not_after: datetime
+
+    def problem(self, present: datetime) -> str | None:
+        if present < self.not_before:
+            return f"begins at {self.not_before.isoformat()}"
+        if present > self.not_after:
+            return f"ended at {self.not_after.isoformat()}"
+        return None
+
+
 @dataclass
 class ServingCertificate:
     """A certificate chain and its key on disk, and the context that serves them.
+
+    The context of the listener has no certificate: each handshake is given the context of the pair
+    in service. A pair is exchanged by one assignment, and is never half of one and half of another.
 
     Raises:
         UnusableInput: the files cannot be read, or do not belong together.
@@ -34,15 +53,17 @@ class ServingCertificate:
     certificate: Path
     key: Path
     context: ssl.SSLContext = field(init=False)
-    not_after: datetime = field(init=False)
+    _pair: _Pair = field(init=False)
     _stamp: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the pair for the first time."""
         self.context = _empty_context()
+        # Called without a server name too.
+        self.context.sni_callback = lambda tls, _name, _listener: self._serve(tls)
         try:
             self._stamp = self._current_stamp()
-            self._load()
+            self._pair = self._load()
         except (OSError, ValueError) as error:
             raise UnusableInput(
                 f"the TLS certificate {self.certificate} with the key {self.key} cannot be used: "
@@ -53,12 +74,18 @@ class ServingCertificate:
         """Take the files' new contents, if they changed and are a pair; else keep the old.
 
         Raises:
-            OSError, ValueError: what is there now is not usable; the old pair stays in service.
+            OSError, ValueError: what is there now is not usable, or not valid at present where the
+                old pair is; the old one stays in service.
         """
         stamp = self._current_stamp()
         if stamp == self._stamp:
             return False
-        self._load()
+        pair = self._load()
+        present = now()
+        problem = pair.problem(present)
+        if problem is not None and self._pair.problem(present) is None:
+            raise ValueError(f"the certificate {self.certificate} {problem}")
+        self._pair = pair
         self._stamp = stamp
         return True
 
@@ -70,8 +97,8 @@ class ServingCertificate:
             try:
                 if self.reload():
                     told = ""
-                    _log.info("certificate reloaded", not_after=self.not_after.isoformat())
-            except (OSError, ValueError) as error:
+                    _log.info("certificate reloaded", not_after=self._pair.not_after.isoformat())
+            except Exception as error:  # whatever is in the files, it must not end the watch
                 # Told once: between the two files of a pair this is what a renewal looks like.
                 if str(error) != told:
                     told = str(error)
@@ -79,16 +106,17 @@ class ServingCertificate:
 
     def problem(self, now: datetime) -> str | None:
         """Say why the certificate in service is not valid, for `/readyz`."""
-        if now > self.not_after:
-            return f"the certificate {self.certificate} ended at {self.not_after.isoformat()}"
-        return None
+        problem = self._pair.problem(now)
+        return None if problem is None else f"the certificate {self.certificate} {problem}"
 
-    def _load(self) -> None:
-        # In a context of its own first: a pair that does not match would leave the live one broken.
-        _empty_context().load_cert_chain(self.certificate, self.key)
+    def _serve(self, tls: ssl.SSLObject) -> None:
+        tls.context = self._pair.context
+
+    def _load(self) -> _Pair:
+        context = _empty_context()
+        context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
         leaf = x509.load_pem_x509_certificates(self.certificate.read_bytes())[0]
-        self.context.load_cert_chain(self.certificate, self.key)
-        self.not_after = leaf.not_valid_after_utc
+        return _Pair(context, leaf.not_valid_before_utc, leaf.not_valid_after_utc)
 
     def _current_stamp(self) -> tuple[int, ...]:
         found = (path.stat() for path in (self.certificate, self.key))
@@ -100,6 +128,11 @@ def _empty_context() -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _no_passphrase() -> str:
+    """Refuse, where OpenSSL would ask at the terminal and wait."""
+    raise ValueError("the key has a passphrase, which nobody is here to say")
 
 
 def now() -> datetime:
