@@ -144,7 +144,7 @@ def test_a_pair_that_is_exchanged_while_it_is_read_breaks_nothing(
     read = x509.load_pem_x509_certificates
 
     def swap_and_read(text: bytes) -> list[x509.Certificate]:
-        write(tmp_path, third)
+        write(tmp_path, replace(second, key=third.key))
         return read(text)
 
     write(tmp_path, second)
@@ -153,6 +153,7 @@ def test_a_pair_that_is_exchanged_while_it_is_read_breaks_nothing(
         held.reload()
     assert served_by(held, trusted, "localhost") is not None
     monkeypatch.undo()
+    write(tmp_path, third)
     held.reload()
     leaf = x509.load_pem_x509_certificate(third.certificate)
     assert served_by(held, trusted, "localhost") == leaf.public_bytes(Encoding.DER)
