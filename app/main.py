@@ -103,8 +103,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.router.routes.extend(other_methods(module.router.routes))
     own = own_segments(app.router.routes)
     app.router.routes.extend(relay_routes(gate))
-    app.add_middleware(RelayFirst, relay=gate, own=own)
-    app.add_middleware(RequestContext, access_log=settings.access_log, tracing=tracing)
+    relay_first = RelayFirst(app.answer, relay=gate, own=own)
+    app.front = RequestContext(relay_first, settings.access_log, tracing)
     return app
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import replay_schemas, schemas
 from app.api.problems import ProblemDetails
@@ -22,7 +23,21 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
 
 
 class Service(FastAPI):
-    """FastAPI whose document also has the models of bodies that we read by hand."""
+    """FastAPI whose document also has the models of bodies that we read by hand.
+
+    `front`, if it is set, is asked first; it passes on to `answer` what it does not take.
+    """
+
+    front: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        # FastAPI's layers are for our own pages; a relayed request would pay for each of them.
+        await (self.front or self.answer)(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection for one of our own pages, or the lifespan."""
+        await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """Give the document; made once."""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from app.documents import encode_json
 from app.errors import AdmissionError, InvalidEnvelope, Problem
-from app.relay.response import RETRY_AFTER_SECONDS
+from app.relay.response import INTERNAL, RETRY_AFTER_SECONDS
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
@@ -99,5 +99,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, _: Exception) -> Response:
-    detail = "an internal error; the log has the details under this request id"
-    return _respond(request, AdmissionError(detail))
+    return _respond(request, AdmissionError(INTERNAL))

@@ -18,6 +18,7 @@ from app.telemetry.exchange import Exchange, Party
 
 ANTHROPIC_ROUTES = ("/v1/messages",)
 RETRY_AFTER_SECONDS = b"5"
+INTERNAL = "an internal error; the log has the details under this request id"
 _LEAVES_BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 _BODILESS = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 

@@ -1,8 +1,7 @@
-"""The client side of the relay: httpx requests to the backend, byte for byte.
+"""The client side of the relay: requests to the backend, byte for byte.
 
-httpx's own pool collapses with many connections (conventions: `httpcore` re-scans every
-connection for every queued request), so the transport below it is aiohttp's, and requests go
-to the transport directly, without the per-request work of `httpx.AsyncClient`.
+Responses and errors are httpx's, the connections aiohttp's: httpx's own pool re-scans every
+connection for every queued request and collapses with many (docs/adr/0001).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from urllib.parse import quote
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -37,58 +35,14 @@ _LAST_STATUS = 599
 _ADDED_BY_AIOHTTP = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
-class ExactAiohttpTransport(AiohttpTransport):
-    """`AiohttpTransport` that changes nothing on the way.
-
-    The stock one joins repeated request fields with commas, requotes the URL, reports every
-    lost connection as a connect timeout, and on `aclose()` waits for a request body that is
-    still being sent. This one takes the request target from httpx's `target` extension.
-    """
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        """Send over `session`, which this transport then owns."""
-        super().__init__(client=session, trust_env=False)
-        self._session = session
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request; return as soon as the response header has arrived.
-
-        Raises:
-            httpx.TransportError: by what happened, not by how aiohttp says it.
-        """
-        timeout = request.extensions.get("timeout", {})
-        with _as_httpx_errors():
-            response = await self._session.request(
-                request.method,
-                _exact_url(request),
-                headers=CIMultiDict(
-                    (name.decode("latin-1"), _text(value)) for name, value in request.headers.raw
-                ),
-                data=_payload(request),
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    sock_connect=timeout.get("connect"), sock_read=timeout.get("read")
-                ),
-            )
-        if not HTTPStatus.OK <= response.status <= _LAST_STATUS:
-            response.close()
-            raise httpx.RemoteProtocolError(f"status {response.status}")
-        return httpx.Response(
-            response.status,
-            headers=list(response.raw_headers),
-            stream=_ResponseBytes(response, request.extensions.get("on_close")),
-            request=request,
-        )
-
-
 class _ResponseBytes(httpx.AsyncByteStream):
     """The raw body, one item for each read of the socket."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, on_close: Callable[[], None] | None
+        self, response: aiohttp.ClientResponse, on_close: Callable[[], None]
     ) -> None:
         self._response = response
-        self._on_close = on_close
+        self._on_close: Callable[[], None] | None = on_close
         _fail_when_connection_ends(response)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -194,13 +148,14 @@ class Backend:
         """
         self.url = base_url(url)
         self._prefix = self.url.raw_path.rstrip(b"/")
+        self._origin = f"{self.url.scheme}://{self.url.netloc.decode('ascii')}"
+        # What responses say they answer; nobody asks more of it than the backend's URL.
+        self._asked = httpx.Request("GET", self.url)
         self.in_flight = 0
-        self._timeout = {"connect": connect_timeout, "read": idle_timeout}
-        self._transport = ExactAiohttpTransport(_session())
+        timeout = aiohttp.ClientTimeout(sock_connect=connect_timeout, sock_read=idle_timeout)
+        self._session = _session(timeout=timeout)
         self._sockets = _session(
-            response_class=AnswerToUpgrade,
-            ws_response_class=BackendSocket,
-            timeout=aiohttp.ClientTimeout(sock_connect=connect_timeout, sock_read=idle_timeout),
+            response_class=AnswerToUpgrade, ws_response_class=BackendSocket, timeout=timeout
         )
 
     async def send(
@@ -224,24 +179,31 @@ class Backend:
         Raises:
             httpx.TransportError: see `app.relay.faults.fault_of`.
         """
-        stream = _Parts(body) if isinstance(body, AsyncIterator) else httpx.ByteStream(body or b"")
-        request = httpx.Request(
-            method,
-            self.url,
-            headers=headers,
-            stream=stream,
-            extensions={
-                "target": self._prefix + target,
-                "timeout": self._timeout,
-                "on_close": self._left,
-            },
-        )
         self.in_flight += 1
         try:
-            return await self._transport.handle_async_request(request)
+            response = await self._session.request(
+                method,
+                _url_of(self._origin, self._prefix + target),
+                headers=_fields(headers),
+                data=_payload(body),
+                allow_redirects=False,
+            )
+            if not HTTPStatus.OK <= response.status <= _LAST_STATUS:
+                response.close()
+                raise httpx.RemoteProtocolError(f"status {response.status}")
+        except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError):
+            self._left()
+            with _as_httpx_errors():
+                raise
         except BaseException:
             self._left()
             raise
+        return httpx.Response(
+            response.status,
+            headers=list(response.raw_headers),
+            stream=_ResponseBytes(response, self._left),
+            request=self._asked,
+        )
 
     async def open_socket(
         self, target: bytes, headers: RawHeaders, options: SocketOptions
@@ -257,16 +219,13 @@ class Backend:
             HandshakeDenied: the backend answers, and does not open one.
             httpx.TransportError: see `app.relay.faults.fault_of`.
         """
-        request = httpx.Request("GET", self.url, extensions={"target": self._prefix + target})
         self.in_flight += 1
         try:
             with _as_httpx_errors():
                 opened = await self._sockets.ws_connect(
-                    _exact_url(request),
+                    _url_of(self._origin, self._prefix + target),
                     protocols=options.protocols,
-                    headers=CIMultiDict(
-                        (name.decode("latin-1"), _text(value)) for name, value in headers
-                    ),
+                    headers=_fields(headers),
                     max_msg_size=options.max_message_bytes,
                     timeout=aiohttp.ClientWSTimeout(ws_close=options.close_seconds),
                 )
@@ -279,7 +238,7 @@ class Backend:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        await self._transport.aclose()
+        await self._session.close()
         await self._sockets.close()
 
     def _left(self) -> None:
@@ -299,33 +258,20 @@ def _session(**options: Any) -> aiohttp.ClientSession:
     )
 
 
-class _Parts(httpx.AsyncByteStream):
-    """A request body that is sent while it arrives."""
-
-    def __init__(self, parts: AsyncIterator[bytes]) -> None:
-        self._parts = parts
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._parts
+def _payload(
+    body: bytes | AsyncIterator[bytes] | None,
+) -> bytes | io.BytesIO | AsyncIterator[bytes] | None:
+    if isinstance(body, bytes) and len(body) > _LARGE_BODY:
+        return io.BytesIO(body)
+    return body or None
 
 
-def _payload(request: httpx.Request) -> bytes | io.BytesIO | AsyncIterator[bytes] | None:
-    if not isinstance(request.stream, httpx.SyncByteStream):
-        return aiter(request.stream)
-    content = b"".join(request.stream)
-    if len(content) > _LARGE_BODY:
-        return io.BytesIO(content)
-    return content or None
-
-
-def _exact_url(request: httpx.Request) -> URL:
-    target = request.extensions.get("target", request.url.raw_path)
-    return _url_of(request.url.scheme, request.url.netloc, target)
+def _fields(headers: RawHeaders) -> CIMultiDict[str]:
+    return CIMultiDict([(name.decode("latin-1"), _text(value)) for name, value in headers])
 
 
 @lru_cache(maxsize=256)
-def _url_of(scheme: str, authority: bytes, target: bytes) -> URL:
-    origin = f"{scheme}://{authority.decode('ascii')}"
+def _url_of(origin: str, target: bytes) -> URL:
     # RFC 3986 allows only ASCII; other octets are sent percent-encoded, which means the same.
     return URL(origin + quote(target, safe=_ASCII_PRINTABLE), encoded=True)
 
