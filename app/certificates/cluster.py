@@ -76,37 +76,44 @@ def keep(cluster: httpx.Client, target: Target, now: datetime) -> Sequence[str]:
         What was done, one line each.
 
     Raises:
-        UnusableInput: the API server refused; the message has its words.
+        UnusableInput: the API server refused; the message has its words. Or there is no such
+            configuration yet, which comes to be told when the job is tried again.
     """
     path = f"/api/v1/namespaces/{target.namespace}/secrets"
     answer = cluster.get(f"{path}/{target.secret}")
     secret = None if answer.status_code == HTTPStatus.NOT_FOUND else _json(answer)
     held = {name: base64.b64decode(text) for name, text in (secret or {}).get("data", {}).items()}
-    done = []
-    if still_good(held.get("tls.crt", b""), target.names, now) and held.get("ca.crt"):
-        authorities = held["ca.crt"]
-    else:
-        issued = issue(target.names, now, held.get("ca.crt", b""))
+    done: list[str] = []
+    authorities = held.get("ca.crt", b"")
+    if not still_good(
+        held.get("tls.crt", b""), held.get("tls.key", b""), authorities, target.names, now
+    ):
+        issued = issue(target.names, now, authorities)
         authorities = issued.authorities
         # First whom to trust, then what to serve: in between, the old certificate is served.
-        done += _tell(cluster, target, authorities)
+        _tell(cluster, target, authorities, done)
         body = _secret(target, issued.authorities, issued.certificate, issued.key, secret)
         if secret is None:
             _json(cluster.post(path, json=body))
         else:
             _json(cluster.put(f"{path}/{target.secret}", json=body))
         done.append(f"secret {target.secret}: a new certificate")
-    return [*done, *_tell(cluster, target, authorities)]
+    if not _tell(cluster, target, authorities, done):
+        names = ", ".join(target.configurations)
+        raise UnusableInput(f"there is no webhook configuration {names} to tell whom to trust")
+    return done
 
 
-def _tell(cluster: httpx.Client, target: Target, authorities: bytes) -> list[str]:
+def _tell(cluster: httpx.Client, target: Target, authorities: bytes, done: list[str]) -> int:
+    """Give the bundle to the configurations that lack it; how many there are in all."""
     bundle = base64.b64encode(authorities).decode()
-    done = []
+    found = 0
     for kind in KINDS:
         for name in target.configurations:
             answer = cluster.get(f"{_WEBHOOKS}/{kind}/{name}")
             if answer.status_code == HTTPStatus.NOT_FOUND:
                 continue
+            found += 1
             patch: list[dict[str, Any]] = []
             for i, webhook in enumerate(_json(answer).get("webhooks", ())):
                 if webhook["clientConfig"].get("caBundle") != bundle:
@@ -117,7 +124,7 @@ def _tell(cluster: httpx.Client, target: Target, authorities: bytes) -> list[str
                 headers = {"Content-Type": "application/json-patch+json"}
                 _json(cluster.patch(f"{_WEBHOOKS}/{kind}/{name}", json=patch, headers=headers))
                 done.append(f"{kind} {name}: told whom to trust")
-    return done
+    return found
 
 
 def _named(webhook: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +135,11 @@ def _secret(
     target: Target, authorities: bytes, certificate: bytes, key: bytes, old: Any
 ) -> dict[str, Any]:
     data = {"ca.crt": authorities, "tls.crt": certificate, "tls.key": key}
-    metadata: dict[str, Any] = {"name": target.secret, "namespace": target.namespace}
+    metadata: dict[str, Any] = {
+        "name": target.secret,
+        "namespace": target.namespace,
+        "labels": {"app.kubernetes.io/part-of": "vllm-admission"},
+    }
     if old is not None:
         # Two jobs at a time: the second is refused instead of undoing the first.
         metadata = old["metadata"]

@@ -8,14 +8,21 @@ new certificate reaches the pods.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID: Final = timedelta(days=365)
@@ -62,7 +69,7 @@ def issue(names: Sequence[str], now: datetime, former: bytes = b"") -> Issued:
         )
         .sign(authority_key, hashes.SHA256())
     )
-    kept = x509.load_pem_x509_certificates(former)[: _KEPT_AUTHORITIES - 1] if former else []
+    kept = _read(former)[: _KEPT_AUTHORITIES - 1]
     return Issued(
         authorities=b"".join(a.public_bytes(Encoding.PEM) for a in (authority, *kept)),
         certificate=certificate.public_bytes(Encoding.PEM),
@@ -70,15 +77,39 @@ def issue(names: Sequence[str], now: datetime, former: bytes = b"") -> Issued:
     )
 
 
-def still_good(certificate: bytes, names: Sequence[str], now: datetime) -> bool:
-    """Whether the certificate is for these names and not due for renewal."""
+def still_good(
+    certificate: bytes, key: bytes, authorities: bytes, names: Sequence[str], now: datetime
+) -> bool:
+    """Whether the certificate, all PEM, can stay.
+
+    It is for these names, belongs to the key, is vouched for by one of the authorities, and is not
+    due for renewal.
+    """
     try:
         leaf = x509.load_pem_x509_certificate(certificate)
         extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (ValueError, x509.ExtensionNotFound):
+        own = load_pem_private_key(key, None).public_key() == leaf.public_key()
+    except (TypeError, ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound):
         return False
     held = set(extension.value.get_values_for_type(x509.DNSName))
-    return held >= set(names) and now < leaf.not_valid_after_utc - RENEW_BEFORE
+    valid = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc - RENEW_BEFORE
+    return own and valid and held >= set(names) and _vouched_for(leaf, authorities)
+
+
+def _vouched_for(leaf: x509.Certificate, authorities: bytes) -> bool:
+    for authority in _read(authorities):
+        with suppress(ValueError, TypeError, InvalidSignature):
+            leaf.verify_directly_issued_by(authority)
+            return True
+    return False
+
+
+def _read(authorities: bytes) -> list[x509.Certificate]:
+    """Give what is in a bundle; nothing, if that is no certificate."""
+    try:
+        return x509.load_pem_x509_certificates(authorities)
+    except ValueError:
+        return []
 
 
 def _builder(

@@ -77,6 +77,10 @@ class ApiServer:
             for webhook in webhooks
         }
 
+    def is_good(self) -> bool:
+        certificate, key, authorities = map(self.held, ("tls.crt", "tls.key", "ca.crt"))
+        return still_good(certificate, key, authorities, TARGET.names, now())
+
     def held(self, name: str) -> bytes:
         assert self.secret is not None
         return base64.b64decode(self.secret["data"][name])
@@ -87,7 +91,7 @@ def test_the_first_run_makes_it_and_tells_every_webhook() -> None:
     done = keep(api.client(), TARGET, now())
     assert any("a new certificate" in line for line in done)
     assert api.bundles == {base64.b64encode(api.held("ca.crt")).decode()}
-    assert still_good(api.held("tls.crt"), TARGET.names, now())
+    assert api.is_good()
     context = ssl.create_default_context(cadata=api.held("ca.crt").decode())
     assert context.cert_store_stats()["x509_ca"] == 1
 
@@ -139,10 +143,40 @@ def test_a_job_that_comes_second_is_refused_and_says_so() -> None:
         keep(client, TARGET, now())
 
 
-def test_a_certificate_for_other_names_is_not_good() -> None:
-    issued = issue(("elsewhere",), now())
-    assert not still_good(issued.certificate, TARGET.names, now())
-    assert not still_good(b"no certificate", TARGET.names, now())
+def test_a_job_that_is_too_early_is_tried_again() -> None:
+    """Helm makes webhook configurations last: the job may be there first."""
+    api = ApiServer()
+    webhooks, api.webhooks = api.webhooks, {}
+    with pytest.raises(UnusableInput, match="no webhook configuration vllm-admission"):
+        keep(api.client(), TARGET, now())
+    assert api.is_good()
+    api.webhooks = webhooks
+    assert len(keep(api.client(), TARGET, now())) == 1
+    assert api.bundles == {base64.b64encode(api.held("ca.crt")).decode()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tls.key": b""},
+        {"tls.key": issue(TARGET.names, now()).key},
+        {"ca.crt": b""},
+        {"ca.crt": b"no certificate"},
+        {"ca.crt": issue(TARGET.names, now()).authorities},
+        {"tls.crt": b"no certificate"},
+        {"tls.crt": issue(("elsewhere",), now()).certificate},
+        {"tls.crt": issue(TARGET.names, now() + timedelta(days=30)).certificate},
+    ],
+)
+def test_a_secret_that_cannot_serve_is_made_anew(change: dict[str, bytes]) -> None:
+    api = ApiServer()
+    keep(api.client(), TARGET, now())
+    assert api.secret is not None
+    api.secret["data"] |= {n: base64.b64encode(text).decode() for n, text in change.items()}
+    assert not api.is_good()
+    keep(api.client(), TARGET, now())
+    assert api.is_good()
+    assert api.bundles == {base64.b64encode(api.held("ca.crt")).decode()}
 
 
 def test_outside_a_pod_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
