@@ -78,8 +78,8 @@ class ApiServer:
         }
 
     def is_good(self) -> bool:
-        certificate, key, authorities = map(self.held, ("tls.crt", "tls.key", "ca.crt"))
-        return still_good(certificate, key, authorities, TARGET.names, now())
+        certificate, key = self.held("tls.crt"), self.held("tls.key")
+        return still_good(certificate, key, self.held("ca.crt"), TARGET.names, now())
 
     def held(self, name: str) -> bytes:
         assert self.secret is not None
