@@ -80,14 +80,15 @@ async def metrics(request: Request) -> Response:
 async def drain(request: Request) -> Response:
     """Let a sidecar's neighbour wait, in its `preStop` hook, until it is needed no more.
 
-    Only for callers on the loopback of the same pod: it ends the service for everybody.
+    Only for callers on the loopback of the same pod: it ends the service for everybody. If the
+    pod has not ended a minute later, the neighbour was only restarted, and the service goes on.
     """
     gates = gates_of(request)
     if request.client is None or not _is_loopback(request.client.host):
         return PlainTextResponse("only the same pod may ask for this\n", 403)
     if gates.settings.workers > 1:
         return PlainTextResponse("there are several workers: send SIGTERM instead\n", 409)
-    await gates.request_gate.drain()
+    await gates.request_gate.pause()
     return PlainTextResponse("drained\n")
 
 

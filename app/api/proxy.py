@@ -38,6 +38,8 @@ from app.telemetry.upstream import TracedUpstream
 
 _log = structlog.get_logger("vllm_admission.relay")
 
+# A vLLM that was told to end has ended by then, or is what the kubelet restarts in our pod.
+RESUME_SECONDS = 60.0
 # Own pages are registered first; what is left belongs to the backend.
 EVERYTHING_ELSE = "/{path:path}"
 
@@ -93,6 +95,8 @@ class RequestGate:
             sockets=SocketLimits(settings.max_websocket_bytes, settings.write_timeout),
         )
         self._ending = False
+        self._ending_for_good = False
+        self._resuming: asyncio.TimerHandle | None = None
         self._config = config
         self._drift_metrics = DriftMetrics(registry)
         self._drift: DriftMonitor | None = None
@@ -117,7 +121,28 @@ class RequestGate:
         return [] if self._drift is None else self._drift.remarks
 
     async def drain(self) -> None:
-        """Let requests in flight end, after readiness has failed for a while."""
+        """Let requests in flight end, after readiness has failed for a while; for the end."""
+        self._ending_for_good = True
+        await self._drain()
+
+    async def pause(self) -> None:
+        """Drain for a neighbour in the pod that is about to end.
+
+        The kubelet asks for that too where it restarts the neighbour alone, and will not restart
+        us: if our own end has not come after `RESUME_SECONDS`, requests are taken again.
+        """
+        await self._drain()
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._resuming = asyncio.get_running_loop().call_later(RESUME_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        if not self._ending_for_good:
+            self._ending = False
+            self._relay.resume()
+            _log.info("taking requests again", seconds_after_drain=RESUME_SECONDS)
+
+    async def _drain(self) -> None:
         self._ending = True
         await asyncio.sleep(self._settings.drain_delay)
         await self._relay.drain(self._settings.drain_seconds)

@@ -155,6 +155,10 @@ class Relay:
             )
         await self._emptied(_ENDING_SECONDS)
 
+    def resume(self) -> None:
+        """Take requests again after a `drain`."""
+        self.draining = False
+
     async def _emptied(self, seconds: float) -> bool:
         """Wait until nothing is in flight; whether that came about."""
         try:

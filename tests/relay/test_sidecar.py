@@ -1,0 +1,62 @@
+"""The gate beside vLLM in a pod: what the kubelet does to the one must not cost the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import app.api.proxy
+from app.api.state import Gates
+from app.main import create_app
+from app.settings import Settings
+from tests.relay.faulty import Peer, Seen, faulty_backend
+from tests.relay.harness import Answer, client_of
+from tests.support import serving
+
+
+async def _answer(request: Seen, peer: Peer) -> None:
+    await peer.answer(b"served")
+
+
+async def _asked(url: str, target: str) -> Answer:
+    async with client_of(int(url.rsplit(":", 1)[1])) as client:
+        return await client.ask("GET", target)
+
+
+async def _until(url: str, target: str, status: int) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if (await _asked(url, target)).status == status:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_a_neighbour_that_is_only_restarted_is_served_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kubelet runs `preStop` also where it restarts vLLM alone, whose liveness probe failed."""
+    monkeypatch.setattr(app.api.proxy, "RESUME_SECONDS", 0.01)
+    async with faulty_backend(_answer) as backend:
+        service = create_app(Settings(backend_url=backend.url, drift_interval=0))
+        async with serving(service) as url:
+            assert (await _asked(url, "/v1/models")).status == 200
+            for _ in range(2):
+                assert (await _asked(url, "/drain")).body == b"drained\n"
+                await _until(url, "/readyz", 200)
+                assert (await _asked(url, "/v1/models")).body == b"served"
+
+
+@pytest.mark.asyncio
+async def test_where_the_pod_ends_nothing_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.api.proxy, "RESUME_SECONDS", 0.02)
+    async with faulty_backend(_answer) as backend:
+        service = create_app(Settings(backend_url=backend.url, drift_interval=0))
+        gates: Gates = service.state.gates
+        async with serving(service) as url:
+            assert (await _asked(url, "/drain")).status == 200
+            await gates.request_gate.drain()
+            await asyncio.sleep(0.05)
+            assert (await _asked(url, "/readyz")).status == 503
+            assert (await _asked(url, "/v1/models")).status == 503
