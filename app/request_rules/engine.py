@@ -7,7 +7,7 @@ raises in the worker, after every check of the API server, and takes the whole e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from app.request_rules.request import GenerationRequest, Route, as_number
@@ -21,6 +21,12 @@ _TABLES = "v1/worker/gpu/sample/logit_bias.py::LogitBiasState.add_request"
 _MAX_ALLOWED = 1024
 _MAX_BIASES = 1024
 _MAX_STOPS = 128
+# Of those, the end-of-sequence ids of the tokenizer and of generation_config.json take some, which
+# the gate does not see: three with Llama 3, five with the most there are.
+_END_IDS = 5
+_LARGEST = 2**31 - 1
+# No context is as long, so that smaller outputs need no look at the prompt.
+_LONGEST_PROMPT = 2**26
 _DIES = (
     "vLLM does not check it before the worker does, where the error ends the engine: every "
     "request in flight fails, and the server must be restarted."
@@ -64,13 +70,9 @@ def _fatal(title: str, source: str, **members: Any) -> Declaration:
 def seed_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse seeds of 2**63 and above."""
     seed = request.integer("seed")
-    if served.runs_v2 and request.route is Route.GENERATE and seed is not None and seed >= _SEEDS:
-        yield seed_range.finding(
-            request,
-            "seed",
-            f"seed must be below 2**63 on this server, got {seed}; it would end the engine",
-            evidence={"seed": seed},
-        )
+    if request.route is Route.GENERATE and seed is not None and seed >= _SEEDS:
+        what = f"seed must be below 2**63 on this server, got {seed}; it would end the engine"
+        yield from _fatality(seed_range, request, served, "seed", what, seed=seed)
 
 
 @request_rule(
@@ -99,16 +101,14 @@ def seed_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
 def seed_children(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse seed + n - 1 of 2**63 and above."""
     seed, n = request.integer("seed"), request.integer("n")
-    if not served.runs_v2 or seed is None or n is None or n < 2:
+    if seed is None or n is None or n < 2:
         return
     if seed < _SEEDS <= seed + n - 1:
-        yield seed_children.finding(
-            request,
-            "seed",
+        what = (
             f"seed + n - 1 must be below 2**63 on this server, got {seed} + {n} - 1; "
-            "it would end the engine",
-            evidence={"seed": seed, "n": n},
+            "it would end the engine"
         )
+        yield from _fatality(seed_children, request, served, "seed", what, seed=seed, n=n)
 
 
 @request_rule(
@@ -135,8 +135,10 @@ def seed_children(request: GenerationRequest, served: Served) -> Iterator[Findin
 def allowed_token_ids(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse longer lists."""
     count = len(request.integers("allowed_token_ids"))
-    if served.runs_v2 and _has_table_fields(request) and count > _MAX_ALLOWED:
-        yield _overflow(allowed_token_ids, request, "allowed_token_ids", count, _MAX_ALLOWED)
+    if _has_table_fields(request) and count > _MAX_ALLOWED:
+        yield from _overflow(
+            allowed_token_ids, request, served, "allowed_token_ids", count, _MAX_ALLOWED
+        )
 
 
 @request_rule(
@@ -166,12 +168,9 @@ def logit_bias_size(request: GenerationRequest, served: Served) -> Iterator[Find
     biases = request.sent("logit_bias")
     if not served.runs_v2 or not isinstance(biases, dict) or len(biases) <= _MAX_BIASES:
         return
-    try:
-        count = len({int(token) for token in biases})
-    except ValueError:
-        return
+    count = len(set(request.token_keys("logit_bias")))
     if count > _MAX_BIASES and request.route is not Route.MESSAGES:
-        yield _overflow(logit_bias_size, request, "logit_bias", count, _MAX_BIASES)
+        yield from _overflow(logit_bias_size, request, served, "logit_bias", count, _MAX_BIASES)
 
 
 @request_rule(
@@ -208,6 +207,8 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
         return
     if not isinstance(biases, dict):
         return
+    if _all_bounded(biases.values()):
+        return
     unbounded = [token for token, bias in biases.items() if _is_unbounded(bias)]
     if unbounded:
         yield logit_bias_finite.finding(
@@ -221,20 +222,27 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
 
 @request_rule(
     _fatal(
-        "At most 128 stop_token_ids together with min_tokens",
+        "No more stop_token_ids with min_tokens than the engine's table holds",
         _TABLES,
         id="request-stop-token-ids",
         explanation="While `min_tokens` is not reached, Model Runner V2 masks the stop ids from "
-        f"rows of 128, which the end-of-sequence ids share. {_DIES}",
+        "rows of 128. The end-of-sequence ids of the tokenizer and of generation_config.json are "
+        f"added to them, which the gate does not see: it leaves room for {_END_IDS}. {_DIES}",
         remedy="Send fewer stop_token_ids, or no min_tokens.",
         bad=(
             RequestExample(
                 '{"token_ids": [1], "sampling_params": '
-                '{"min_tokens": 1, "stop_token_ids": "<129 ids>"}}',
+                '{"min_tokens": 1, "stop_token_ids": "<128 ids>"}}',
+                note="with one end-of-sequence id they are 129",
                 serve=_V2,
             ),
         ),
         good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": '
+                '{"min_tokens": 1, "stop_token_ids": "<123 ids>"}}',
+                serve=_V2,
+            ),
             RequestExample(
                 '{"token_ids": [1], "sampling_params": {"stop_token_ids": "<129 ids>"}}',
                 note="without min_tokens",
@@ -246,13 +254,61 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
 )
 def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse more distinct ids with min_tokens; trace replay drops both."""
-    if not served.runs_v2 or not _has_table_fields(request):
+    if not _has_table_fields(request):
         return
-    if (request.integer("min_tokens") or 0) < 1 or request.has("trace_decode_token_ids"):
+    if (request.integer("min_tokens") or 0) < 1 or request.integers("trace_decode_token_ids"):
         return
-    count = len(set(request.integers("stop_token_ids")))
-    if count > _MAX_STOPS:
-        yield _overflow(stop_token_ids, request, "stop_token_ids", count, _MAX_STOPS)
+    count, most = len(set(request.integers("stop_token_ids"))), _MAX_STOPS - _END_IDS
+    if count > most:
+        yield from _overflow(stop_token_ids, request, served, "stop_token_ids", count, most)
+
+
+@request_rule(
+    _fatal(
+        "Prompt and output together must fit 32 bits",
+        "v1/worker/gpu/states.py::RequestState.add_request",
+        id="request-output-range",
+        explanation="`/inference/v1/generate` cuts a `max_tokens` beyond the context length only "
+        "after Model Runner V2 has put prompt length plus `max_tokens`, and plus `min_tokens`, "
+        f"into tables of 32 bits. {_DIES} The OpenAI-compatible routes refuse such numbers.",
+        remedy="Send `max_tokens` up to the context length, or null for all that fits.",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"max_tokens": 2147483647}}', serve=_V2
+            ),
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"max_tokens": null, '
+                '"min_tokens": 2147483647}}',
+                serve=_V2,
+                versions="<0.31",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"max_tokens": 2147483646}}', serve=_V2
+            ),
+        ),
+    ),
+    fields=("max_tokens", "min_tokens"),
+)
+def output_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse numbers with which the sequence would have 2**31 tokens or more."""
+    if request.route is not Route.GENERATE:
+        return
+    for name in ("max_tokens", "min_tokens"):
+        number = request.integer(name)
+        if number is None or number <= _LARGEST - _LONGEST_PROMPT:
+            continue
+        prompt = sum(map(len, request.prompts()))
+        if request.body.get("content_parts") is not None:
+            prompt = max(prompt, served.max_model_len or _LONGEST_PROMPT)
+        if prompt + number > _LARGEST:
+            what = (
+                f"{name} and the prompt's {prompt} tokens must be below 2**31 together, got "
+                f"{number}; it would end the engine"
+            )
+            yield from _fatality(output_range, request, served, name, what, **{name: number})
+            return
 
 
 @request_rule(
@@ -296,6 +352,15 @@ def n_limit(request: GenerationRequest, served: Served) -> Iterator[Finding]:
         )
 
 
+def _all_bounded(biases: Collection[object]) -> bool:
+    """Whether all are numbers below infinity, found at the speed of C."""
+    return (
+        set(map(type, biases)) <= {int, float}
+        and not any(map(math.isnan, biases))  # type: ignore[arg-type] # numbers, as seen above
+        and max(biases, default=0) < math.inf  # type: ignore[type-var, operator] # the same
+    )
+
+
 def _is_unbounded(bias: object) -> bool:
     number = as_number(bias)
     return number is not None and (math.isnan(number) or number == math.inf)
@@ -306,11 +371,20 @@ def _has_table_fields(request: GenerationRequest) -> bool:
     return request.route is not Route.MESSAGES
 
 
-def _overflow(rule: Any, request: GenerationRequest, name: str, count: int, most: int) -> Finding:
-    finding: Finding = rule.finding(
-        request,
-        name,
-        f"at most {most} entries in {name} on this server, got {count}; more would end the engine",
-        evidence={"entries": count, "limit": most},
+def _fatality(
+    rule: Any, request: GenerationRequest, served: Served, name: str, what: str, **evidence: Any
+) -> Iterator[Finding]:
+    """Say what Model Runner V2 dies of; where nobody knows whether it runs, only tell."""
+    if served.runs_v2 is False:
+        return
+    severity = Severity.ERROR if served.runs_v2 else Severity.WARNING
+    yield rule.finding(request, name, what, severity=severity, evidence=evidence)
+
+
+def _overflow(
+    rule: Any, request: GenerationRequest, served: Served, name: str, count: int, most: int
+) -> Iterator[Finding]:
+    what = (
+        f"at most {most} entries in {name} on this server, got {count}; more would end the engine"
     )
-    return finding
+    return _fatality(rule, request, served, name, what, entries=count, limit=most)

@@ -58,7 +58,10 @@ def effective(
             default.value, f"`{name}` is {how}, and this server's default is {default.value:g}"
         )
     number = request.integer(name) if name == "top_k" else request.number(name)
-    return None if number is None else EffectiveValue(number, f"`{name}` is {number:g}")
+    if number is None:
+        return None
+    shown = number if isinstance(number, int) else f"{number:g}"
+    return EffectiveValue(number, f"`{name}` is {shown}")
 
 
 def _samples(request: GenerationRequest, served: Served) -> bool:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -22,6 +22,7 @@ from app.request_rules.counting import NOTHING_COUNTED, Counts
 
 _T = TypeVar("_T")
 _INTEGER = TypeAdapter(int)
+_INTEGERS = TypeAdapter(list[int])
 _NUMBER = TypeAdapter(float)
 _SWITCH = TypeAdapter(bool)
 
@@ -45,6 +46,8 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _IDS = msgspec.json.Decoder(list[int])
 _Members: TypeAlias = dict[str, Any]
+# Of each object; more unknown members are nothing that anybody reads.
+_TOLD: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class GenerationRequest:
         body: the members of the body; the same object except on `/inference/v1/generate`.
         stream: whether it asks for a stream.
         request_id: the id in the body.
-        unknown: pointers and names of members that the route does not have.
+        unknown: pointers and names of members that the route does not have; not all of many.
         by_invocation: whether it came by `/invocations`.
         counts: tokens of texts that were counted for it.
         memo: what was worked out once.
@@ -140,11 +143,27 @@ class GenerationRequest:
 
     def integers(self, name: str) -> list[int]:
         """Give a list of integers; empty if absent, null or not one."""
-        value = self.sent(name)
-        if not isinstance(value, list):
-            return []
-        items = [item if type(item) is int else _lax(_INTEGER, item) for item in value]
-        return [] if None in items else [item for item in items if item is not None]
+        known: list[int] | None = self.memo.get(name)
+        if known is None:
+            value = self.sent(name)
+            known = self.memo[name] = _integers(value) if isinstance(value, list) else []
+        return known
+
+    def token_keys(self, name: str) -> list[int]:
+        """Give the token ids that are keys of an object; empty if it is none, or has others.
+
+        Two keys may name the same token, such as `"1"` and `"01"`.
+        """
+        known: list[int] | None = self.memo.get(name)
+        if known is None:
+            value = self.sent(name)
+            try:
+                known = list(map(int, value)) if isinstance(value, dict) else []
+            except ValueError:
+                # `/inference/v1/generate` leaves them to pydantic, to which "1.0" is an integer.
+                known = _integers(list(value)) if self.route is Route.GENERATE else []
+            self.memo[name] = known
+        return known
 
     def pointer(self, name: str) -> str:
         """Where the field stands in the body, as a JSON pointer."""
@@ -225,14 +244,19 @@ def _without_unknown(
     if known is not None and not known.names.issuperset(members):
         # A batch becomes chat requests, with every member that it was sent with.
         others = chat.names if chat is not None and route is Route.CHAT_BATCH else frozenset()
-        for name in [n for n in members if n not in known.names and n not in others]:
-            del members[name]
-            yield "", name
+        yield from _taken_out(members, known.names | others, "")
     inner = facts.sampling_params
     if parameters is not members and inner is not None and not inner.names.issuperset(parameters):
-        for name in [name for name in parameters if name not in inner.names]:
-            del parameters[name]
-            yield "/sampling_params", name
+        yield from _taken_out(parameters, inner.names, "/sampling_params")
+
+
+def _taken_out(members: _Members, known: frozenset[str], pointer: str) -> Iterator[tuple[str, str]]:
+    """Take out what is not known, and give the first of it."""
+    unknown = [name for name in members if name not in known]
+    for name in unknown:
+        del members[name]
+    for name in unknown[:_TOLD]:
+        yield pointer, name
 
 
 def _member(members: _Members, name: str) -> Any:
@@ -254,6 +278,12 @@ def _decode(raw: msgspec.Raw) -> Any:
 
 def _all_ids(values: list[Any]) -> bool:
     return set(map(type, values)) == {int}
+
+
+def _integers(value: list[Any]) -> list[int]:
+    if set(map(type, value)) <= {int}:
+        return value
+    return _lax(_INTEGERS, value) or []
 
 
 def _switch(value: Any) -> bool:

@@ -193,11 +193,17 @@ def _number(config: ServeConfig, name: str) -> int | None:
 
 
 def _runs_v2(config: ServeConfig) -> bool | None:
-    """Whether V2 runs; None where that rests on something taken for granted."""
+    """Whether V2 runs, None where nobody can say.
+
+    Where it rests only on what is taken for granted, such as a GPU, V2 counts as sure: what it
+    dies of is nothing that anybody needs. V1 does not.
+    """
     if config["return_sampling_mask"]:
         return True
     decision = decide_runner(config, Moment.LAST_CHECK)
-    return None if decision.presumes else decision.version is Runner.V2
+    if decision.version is Runner.V2:
+        return True
+    return None if decision.version is None or decision.presumes else False
 
 
 def _default(config: ServeConfig, name: str, neutral: float) -> Default:

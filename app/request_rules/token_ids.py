@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from app.request_rules.request import GenerationRequest, Route
@@ -19,18 +20,11 @@ _CHECKED: Final = {
     "trace_decode_token_ids": "_validate_trace_replay",
 }
 _MODEL = {"vocab_size": 1000}
+_SHOWN: Final = 10
 
 
 def _ids(request: GenerationRequest, name: str) -> list[int]:
-    if name != "logit_bias":
-        return request.integers(name)
-    biases = request.sent(name)
-    if not isinstance(biases, dict):
-        return []
-    try:
-        return [int(token) for token in biases]
-    except ValueError:
-        return []
+    return request.token_keys(name) if name == "logit_bias" else request.integers(name)
 
 
 @request_rule(
@@ -84,13 +78,14 @@ def vocabulary(request: GenerationRequest, served: Served) -> Iterator[Finding]:
 
 
 def _outside(request: GenerationRequest, name: str, size: int) -> Iterator[Finding]:
-    wrong = [token for token in _ids(request, name) if not 0 <= token < size]
-    if wrong:
+    ids = _ids(request, name)
+    if ids and (min(ids) < 0 or max(ids) >= size):
+        wrong = list(islice((token for token in ids if not 0 <= token < size), _SHOWN))
         yield vocabulary.finding(
             request,
             name,
             f"token id {wrong[0]} in {name} is not in the vocabulary of {size} tokens",
-            evidence={"tokens": wrong[:10], "vocab_size": size},
+            evidence={"tokens": wrong, "vocab_size": size},
         )
 
 

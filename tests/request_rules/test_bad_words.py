@@ -183,7 +183,9 @@ async def test_text_that_is_longer_than_any_tokens_is_not_sent() -> None:
 
 
 def test_where_the_runner_is_not_known_long_text_is_only_told_of() -> None:
-    checker = RequestChecker(served_by_command("vllm serve m"))
+    served = served_by_command("vllm serve m", "0.28.0")
+    assert served.runs_v2 is None
+    checker = RequestChecker(served)
     for words, verdict in ((["x" * 4096], PASSES), (["x" * 4097], TOLD)):
         body = json.dumps({"prompt": "a", "bad_words": words}).encode()
         examination = checker.examine(Route.COMPLETIONS, body)

@@ -247,16 +247,25 @@ def test_minus_one_logprobs_is_the_vocabulary_if_known(
 def test_negative_logprobs_need_no_configuration_to_be_refused() -> None:
     served = unknown_server(LIBRARY.get("0.32.0"))
     assert _generate(served, logprobs=-2) == ["request-logprobs-range"]
-    assert _generate(served, logprobs=-1, temperature=0, seed=2**63, n=10**6) == []
+    assert _generate(served, logprobs=-1, temperature=0, seed=1, n=10**6) == []
 
 
 # What ends the engine
 
 
-def test_rules_about_tables_abstain_where_the_runner_is_unknown() -> None:
-    served = _served("vllm serve m")
+def test_rules_about_tables_only_tell_where_the_runner_is_unknown() -> None:
+    served = _served("vllm serve m", "0.28.0")
     assert served.runs_v2 is None
-    assert _generate(served, seed=2**63) == []
+    for asked in ({"seed": 2**63}, {"seed": 2**63 - 1, "n": 2}, {"max_tokens": 2**31}):
+        body = json.dumps({"token_ids": [1], "sampling_params": asked}).encode()
+        examination = RequestChecker(served).examine(Route.GENERATE, body)
+        assert examination.refusal is None
+        assert "would end the engine" in examination.warnings[0]
+
+
+def test_a_runner_that_only_the_machine_could_change_is_taken_to_be_v2() -> None:
+    assert _served("vllm serve m").runs_v2
+    assert not _served("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m").runs_v2
 
 
 @pytest.mark.parametrize("command", [MASKS, "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m"])
@@ -284,8 +293,13 @@ def test_the_v1_runner_takes_such_seeds() -> None:
         ({"logit_bias": {str(i): 1 for i in range(1025)}}, ["request-logit-bias-size"]),
         ({"logit_bias": {str(i): 1 for i in range(1024)} | {"01": 2}}, []),
         ({"logit_bias": {f"t{i}": 1 for i in range(1025)}}, []),
+        ({"logit_bias": {f"{i}.0": 1 for i in range(1025)}}, ["request-logit-bias-size"]),
+        ({"logit_bias": {f" {i}\n": 1 for i in range(1025)}}, ["request-logit-bias-size"]),
+        ({"logit_bias": {str(i): 1 for i in range(1024)} | {"1.0": 2}}, []),
         ({"min_tokens": 1, "stop_token_ids": list(range(129))}, ["request-stop-token-ids"]),
-        ({"min_tokens": 1, "stop_token_ids": list(range(128)) * 2}, []),
+        # vLLM adds the end-of-sequence ids; 128 and one of those ended 0.32.0.
+        ({"min_tokens": 1, "stop_token_ids": list(range(128))}, ["request-stop-token-ids"]),
+        ({"min_tokens": 1, "stop_token_ids": list(range(123)) * 2}, []),
         ({"min_tokens": 0, "stop_token_ids": list(range(129))}, []),
         (
             {
@@ -295,6 +309,19 @@ def test_the_v1_runner_takes_such_seeds() -> None:
             },
             [],
         ),
+        (
+            {
+                "min_tokens": 1,
+                "stop_token_ids": list(range(129)),
+                "trace_decode_token_ids": [],
+            },
+            ["request-stop-token-ids"],
+        ),
+        ({"max_tokens": 2**31 - 2}, []),
+        ({"max_tokens": 2**31 - 1}, ["request-output-range"]),
+        ({"max_tokens": 2**62, "min_tokens": 2**62}, ["request-output-range"]),
+        ({"max_tokens": "2147483647"}, ["request-output-range"]),
+        ({"max_tokens": None, "min_tokens": 2**31 - 1}, ["request-output-range"]),
     ],
 )
 def test_requests_that_end_the_engine(parameters: dict[str, object], found: list[str]) -> None:
