@@ -6,9 +6,10 @@ import asyncio
 import gc
 import sys
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
+_YOUNG: Final = 10_000
 
 
 def keep_for_good() -> None:
@@ -18,6 +19,9 @@ def keep_for_good() -> None:
     """
     gc.collect()
     gc.freeze()
+    # Of objects that are there at once, by far most die by themselves; looking at the young ones
+    # after every 700 costs a relay some hundredths of its time.
+    gc.set_threshold(_YOUNG)
 
 
 def run_loop(work: Coroutine[Any, Any, _T]) -> _T:

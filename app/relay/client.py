@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -38,9 +38,19 @@ class Client:
     `parts()`; a server reports a disconnect only to a pending `receive()`.
     """
 
-    def __init__(self, receive: Receive, limits: BodyLimits, declared: int | None) -> None:
-        """Serve one request; `declared` is its Content-Length."""
+    def __init__(
+        self,
+        receive: Receive,
+        limits: BodyLimits,
+        declared: int | None,
+        arrived: Callable[[], bytes | None] | None = None,
+    ) -> None:
+        """Serve one request; `declared` is its Content-Length.
+
+        `arrived()` gives the body without a wait, if it is there already.
+        """
         self._receive = receive
+        self._arrived = arrived
         self._limits = limits
         self._declared = declared
         self._received = 0
@@ -64,6 +74,11 @@ class Client:
             ClientLeft: the client went away.
         """
         self.refuse_declared_length()
+        body = self._arrived() if self._arrived is not None else None
+        if body is not None:
+            self._over = True
+            self._count(len(body))
+            return body
         parts: list[bytes] = []
         more = True
         while more:

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import httpx
 import structlog
@@ -44,14 +44,23 @@ _log = structlog.get_logger("vllm_admission.relay")
 ABORT: Final = "vllm_admission.abort"
 """The ASGI extension that cuts the client's connection without waiting for it to read."""
 DEPARTURE: Final = "vllm_admission.departure"
-"""The ASGI extension that calls back when the client is gone, for requests read to their end."""
+"""The ASGI extension (`Departures`) that tells when a client that was read to its end is gone."""
+ARRIVED: Final = "vllm_admission.arrived"
+"""The ASGI extension that gives a request's body at once if all of it is there, else None."""
 # Whoever asks for these asks whether the backend lives, which is no load to be turned away.
 _NEVER_QUEUED: Final = frozenset({"/health", "/ping", "/load", "/version"})
 _LAST_WORDS_SECONDS: Final = 1.0
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
-Departure = Callable[[Callable[[], None] | None], None]
+class Departures(Protocol):
+    """Who tells of the client's end."""
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call it then."""
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Call it no more."""
 
 
 class RelayedExchange:
@@ -70,7 +79,8 @@ class RelayedExchange:
         self._scope = scope
         self._fields = fields
         self._has_body = bool(declared) or b"transfer-encoding" in fields
-        self._client = Client(receive, relay.limits, declared)
+        extensions = scope.get("extensions") or {}
+        self._client = Client(receive, relay.limits, declared, extensions.get(ARRIVED))
         self.record = exchange_of(scope)
         origin = _origin(scope, fields.get(b"host"))
         self._responder = Responder(send, scope["path"], self.record, origin)
@@ -79,9 +89,8 @@ class RelayedExchange:
         self._phase = "request-body"
         self._presence = asyncio.timeout(None)
         self._reason: AdmissionError | ClientLeft | None = None
-        extensions = scope.get("extensions") or {}
         self._abort: Callable[[], None] | None = extensions.get(ABORT)
-        self._departure: Departure | None = extensions.get(DEPARTURE)
+        self._departures: Departures | None = extensions.get(DEPARTURE)
         self.began = time.monotonic()
         self.record.route = self._route
 
@@ -239,12 +248,12 @@ class RelayedExchange:
 
     async def _while_present(self, asking: Coroutine[Any, Any, _T]) -> _T:
         """Await `asking`; stop when the client leaves."""
-        if self._departure is not None and (self._client.has_all or not self._has_body):
-            self._departure(self._left)
+        if self._departures is not None and (self._client.has_all or not self._has_body):
+            self._departures.watch(self._left)
             try:
                 return await asking
             finally:
-                self._departure(None)
+                self._departures.forget(self._left)
         watcher = asyncio.create_task(self._watch())
         try:
             return await asking

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -165,18 +164,26 @@ class Fleet:
         while True:
             member = self._choose(tried)
             try:
-                with self._judging(member, body):
-                    return await attempt(member.backend)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                answer = await attempt(member.backend)
+            except BaseException as error:
+                self._judge(member, body, error)
+                if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                    raise
                 tried.append(member)
                 if not self._tries_again(tried, error):
                     raise
+            else:
+                member.breaker.succeeded()
+                member.note(self._metrics)
+                return answer
             if self._metrics is not None:
                 self._metrics.retried(member.name)
             await self._pause(tried)
 
     def _choose(self, tried: Sequence[Member]) -> Member:
         """Choose the backend to ask: one that is due to prove itself, else the least busy."""
+        if len(self.members) == 1 and self.members[0].breaker.admits():
+            return self.members[0]
         untried = [m for m in self.members if m not in tried] or self.members
         open_ones = [m for m in untried if m.breaker.due]
         closed = [m for m in untried if m.breaker.state is BreakerState.CLOSED]
@@ -205,27 +212,16 @@ class Fleet:
         others = any(m not in tried for m in self.members)
         return others or not isinstance(error, httpx.ConnectTimeout)
 
-    @contextmanager
-    def _judging(self, member: Member, body: _Watched | None) -> Iterator[None]:
-        """Tell the breaker what came of an attempt."""
-        try:
-            yield
-        except HandshakeDenied:
+    def _judge(self, member: Member, body: _Watched | None, error: BaseException) -> None:
+        """Tell the breaker why an attempt failed."""
+        clients_fault = body is not None and body.broke_off
+        if isinstance(error, HandshakeDenied):
             member.breaker.succeeded()
-            raise
-        except httpx.TransportError:
-            if body is not None and body.broke_off:
-                member.breaker.undecided()
-            else:
-                member.breaker.failed()
-            raise
-        except BaseException:
-            member.breaker.undecided()
-            raise
+        elif isinstance(error, httpx.TransportError) and not clients_fault:
+            member.breaker.failed()
         else:
-            member.breaker.succeeded()
-        finally:
-            member.note(self._metrics)
+            member.breaker.undecided()
+        member.note(self._metrics)
 
     async def _pause(self, tried: Sequence[Member]) -> None:
         if any(m not in tried for m in self.members):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httptools
@@ -20,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from app.errors import AdmissionError
-from app.relay.exchange import ABORT, DEPARTURE
+from app.relay.exchange import ABORT, ARRIVED, DEPARTURE
 from app.relay.faults import BodyTooSlow, HeaderTooLarge
 
 # What a field takes on the wire beside its name and value: colon, space, CR, LF.
@@ -59,19 +61,20 @@ class GuardedHttp(HttpToolsProtocol):
         self._refused = False
         self._framing = b""
         self._timer: asyncio.TimerHandle | None = None
-        self._departure: Callable[[], None] | None = None
+        self._departures = Departures()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin; a client that then says nothing is not waited for."""
         super().connection_made(transport)
+        # A long body may have paused it, and a paused connection does not notice its end.
+        self._departures.before = self.flow.resume_reading
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._disarm()
         super().connection_lost(exc)
-        if self._departure is not None:
-            self._departure()
+        self._departures.tell()
 
     def data_received(self, data: bytes) -> None:
         """Take what has arrived."""
@@ -92,7 +95,7 @@ class GuardedHttp(HttpToolsProtocol):
         super().on_message_begin()
         extensions: dict[str, Any] = {
             ABORT: self.transport.abort,
-            DEPARTURE: self._tell_departure,
+            DEPARTURE: self._departures,
         }
         self.scope["extensions"] = extensions
         self._in_head = True
@@ -143,6 +146,10 @@ class GuardedHttp(HttpToolsProtocol):
             raise self._too_large()
         self._head_bytes = 0
         super().on_headers_complete()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.scope is self.scope:  # not where a WebSocket begins
+            extensions: dict[str, Any] = cycle.scope["extensions"]
+            extensions[ARRIVED] = partial(_arrived_body, cycle)
         if self.parser.should_upgrade() and not self._should_upgrade():
             self._framing = _framing_of(self.headers)
 
@@ -166,17 +173,6 @@ class GuardedHttp(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
             super().send_400_response(msg)
-
-    def _tell_departure(self, callback: Callable[[], None] | None) -> None:
-        """Call `callback` when the client is gone; None ends that."""
-        self._departure = callback
-        if callback is None:
-            return
-        if self.transport.is_closing():
-            callback()
-        else:
-            # A long body may have paused it, and a paused connection does not notice its end.
-            self.flow.resume_reading()
 
     @property
     def _answering(self) -> bool:
@@ -271,6 +267,53 @@ def _framing_of(headers: list[tuple[bytes, bytes]]) -> bytes:
         if name in (b"content-length", b"transfer-encoding")
     ]
     return b"POST / HTTP/1.1\r\n" + b"".join(fields) + b"\r\n" if fields else b""
+
+
+class Departures:
+    """Whom to tell when the client of a connection is gone.
+
+    Of pipelined requests one may begin before the one before it has put away its things.
+    """
+
+    __slots__ = ("_callbacks", "_gone", "before")
+
+    def __init__(self) -> None:
+        """Begin with nobody; `before` is called whenever somebody asks."""
+        self._callbacks: list[Callable[[], None]] = []
+        self._gone = False
+        self.before: Callable[[], None] = _nothing
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the client is gone, at once if it is already."""
+        if self._gone:
+            callback()
+            return
+        self.before()
+        self._callbacks.append(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Call it no more."""
+        with suppress(ValueError):
+            self._callbacks.remove(callback)
+
+    def tell(self) -> None:
+        """The client is gone."""
+        self._gone = True
+        for callback in self._callbacks:
+            callback()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _arrived_body(cycle: RequestResponseCycle) -> bytes | None:
+    """Give a request's body if it is there to its end, and receiving it has not begun."""
+    if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+        return None
+    body = bytes(cycle.body)
+    cycle.body.clear()
+    return body
 
 
 def guarded_http(limits: HeaderLimits) -> type[asyncio.Protocol]:

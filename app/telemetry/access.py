@@ -51,21 +51,22 @@ class Access:
             return
         quiet = log.debug if exchange.route in _PROBES else log.info
         tell = log.warning if failed else quiet
-        seconds = {
-            "duration": time.perf_counter() - self._began,
-            "own": exchange.own or None,
-            "upstream": exchange.backend or None,
-            "first_byte": exchange.first_byte,
-            "client": exchange.client or None,
+        event = {
+            "request_id": exchange.request_id,
+            "trace_id": exchange.trace_id,
+            "method": self._scope["method"],
+            "path": self._scope["path"][:_LONGEST_PATH],
+            "route": exchange.route,
+            "status": status,
+            "outcome": outcome,
+            "duration_s": round(time.perf_counter() - self._began, 6),
         }
-        tell(
-            "request",
-            request_id=exchange.request_id,
-            trace_id=exchange.trace_id,
-            method=self._scope["method"],
-            path=self._scope["path"][:_LONGEST_PATH],
-            route=exchange.route,
-            status=status,
-            outcome=outcome,
-            **{f"{name}_s": round(t, 6) for name, t in seconds.items() if t is not None},
-        )
+        if exchange.own:
+            event["own_s"] = round(exchange.own, 6)
+        if exchange.backend:
+            event["upstream_s"] = round(exchange.backend, 6)
+        if exchange.first_byte is not None:
+            event["first_byte_s"] = round(exchange.first_byte, 6)
+        if exchange.client:
+            event["client_s"] = round(exchange.client, 6)
+        tell("request", **event)

@@ -285,6 +285,59 @@ async def test_a_client_that_leaves_while_it_is_too_slow_to_read_aborts_the_stre
         await eventually(lambda: gate.metric("proxy_in_flight") == 0)
 
 
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_after_a_long_body_aborts_the_request() -> None:
+    async def script(_: Seen, peer: Peer) -> None:
+        await backend.hang(peer)
+
+    examiner = _Examining(examined=True)
+    async with scene(script, examiner=examiner, limits=BodyLimits(2**22)) as (backend, _, client):
+        # Longer than what a server reads before it pauses; a paused connection sees no end.
+        await client.send("POST", "/v1/x", body=b"x" * 2**21)
+        await eventually(lambda: backend.seen)
+        client.leave()
+        async with asyncio.timeout(2):
+            await backend.aborted.wait()
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_in_its_second_request_aborts_that() -> None:
+    async def script(seen: Seen, peer: Peer) -> None:
+        if seen.body == b"1":
+            await peer.answer(b"first")
+        else:
+            await backend.hang(peer)
+
+    examiner = _Examining(examined=True)
+    async with scene(script, examiner=examiner) as (backend, _, client):
+        await client.send("POST", "/v1/x", body=b"1")
+        await client.send("POST", "/v1/x", body=b"2")
+        assert (await client.rest(await client.head())).body == b"first"
+        await eventually(lambda: [seen.body for seen in backend.seen] == [b"1", b"2"])
+        client.leave()
+        async with asyncio.timeout(2):
+            await backend.aborted.wait()
+
+
+class _Crashing(_Examining):
+    def examine(self, route: str, body: bytes) -> Examination:
+        raise ZeroDivisionError
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_ours_is_answered_in_the_backends_shape() -> None:
+    async def script(_: Seen, peer: Peer) -> None:
+        raise AssertionError("nothing is sent")
+
+    async with scene(script, examiner=_Crashing(examined=True)) as (_, gate, client):
+        answer = await client.ask("POST", "/v1/x", body=b"{}")
+        aborted = {"route": "/v1/x", "outcome": "aborted"}
+        await eventually(lambda: gate.metric("proxy_requests_total", **aborted) == 1)
+    assert answer.status == 500
+    assert json.loads(answer.body)["error"]["type"] == "InternalServerError"
+    assert gate.metric("proxy_in_flight") == 0
+
+
 @pytest.mark.parametrize("examined", [True, False])
 @pytest.mark.asyncio
 async def test_a_client_that_leaves_in_its_own_body_leaves_nothing_open(examined: bool) -> None:
