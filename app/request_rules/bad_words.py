@@ -121,12 +121,18 @@ def _most_telling(open_: list[_Open], over: int, room: int) -> tuple[str, ...]:
 
 def _words(request: GenerationRequest) -> list[str]:
     """Give the distinct words; none where vLLM refuses or ignores them."""
-    words = request.sent("bad_words")
-    if not isinstance(words, list) or not words or request.switch("use_beam_search"):
-        return []
-    if set(map(type, words)) != {str} or "" in words:
-        return []
-    return list(dict.fromkeys(words))
+    known: list[str] | None = request.memo.get("bad_words")
+    if known is None:
+        words = request.sent("bad_words")
+        known = request.memo["bad_words"] = (
+            list(dict.fromkeys(words))
+            if isinstance(words, list)
+            and set(map(type, words)) == {str}
+            and "" not in words
+            and not request.switch("use_beam_search")
+            else []
+        )
+    return known
 
 
 def texts(request: GenerationRequest, served: Served) -> Sequence[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from app.request_rules.request import GenerationRequest, Route
 from app.request_rules.rule import RequestExample, request_rule
@@ -10,7 +12,13 @@ from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
 from app.verdict.finding import Finding, Severity
 
+_MOST: Final = 5
+_LONGEST: Final = 16
 _TOOLS = '"tools": [{"type": "function", "function": {"name": "f"}}]'
+
+
+def _reads_false(text: str) -> bool:
+    return len(text) < _LONGEST and text.strip().lower() in ("false", "no", "off", "0")
 
 
 @request_rule(
@@ -86,10 +94,10 @@ def template_switch(request: GenerationRequest, served: Served) -> Iterator[Find
     given = request.sent("chat_template_kwargs")
     if not isinstance(given, dict):
         return
-    for name, value in given.items():
-        if isinstance(value, str) and value.strip().lower() in ("false", "no", "off", "0"):
-            yield template_switch.finding(
-                request,
-                "chat_template_kwargs",
-                f"{str(name)[:64]!r} is the text {value!r}, which a template takes for true",
-            )
+    wrong = ((n, v) for n, v in given.items() if isinstance(v, str) and _reads_false(v))
+    for name, value in islice(wrong, _MOST):
+        yield template_switch.finding(
+            request,
+            "chat_template_kwargs",
+            f"{str(name)[:64]!r} is the text {value!r}, which a template takes for true",
+        )

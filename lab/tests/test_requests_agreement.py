@@ -57,3 +57,34 @@ def test_requests_that_end_the_engine_are_refused(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, 400)
     assert refused.json()["error"]["rule"].startswith("request-")
     assert after.status_code == 200
+
+
+def test_bad_words_are_counted_as_vllm_counts_them(default_vllm: Server) -> None:
+    """The tiny model's tokenizer has a token for each byte of such words; 1024 is the limit."""
+    fits = [f"{i:04}" * 16 for i in range(16)]
+    too_many = [*fits, "z"]
+
+    async def through_the_gate() -> tuple[list[int], list[httpx.Response]]:
+        async with (
+            serving(create_app(gate_settings(default_vllm))) as url,
+            httpx.AsyncClient(base_url=url, timeout=60) as client,
+        ):
+            counts = [await counted(client, words) for words in (fits, too_many)]
+            return counts, [await asked(client, words) for words in (fits, too_many, ["a"])]
+
+    async def counted(client: httpx.AsyncClient, words: list[str]) -> int:
+        questions = [{"prompt": word, "add_special_tokens": False} for word in words]
+        answers = [await client.post("/tokenize", json=question) for question in questions]
+        return sum(answer.json()["count"] for answer in answers)
+
+    async def asked(client: httpx.AsyncClient, words: list[str]) -> httpx.Response:
+        sampling = {"top_k": 5, "max_tokens": 1, "bad_words": words}
+        return await client.post(GENERATE, json={"token_ids": [1, 2], "sampling_params": sampling})
+
+    counts, (passed, refused, after) = asyncio.run(through_the_gate())
+    assert counts == [1024, 1025]
+    assert passed.status_code == 200, passed.text
+    assert "x-vllm-admission-warning" not in passed.headers
+    assert (refused.status_code, refused.json()["error"]["rule"]) == (400, "request-bad-words")
+    assert "at least 1025 tokens" in refused.json()["error"]["message"]
+    assert after.status_code == 200
