@@ -109,6 +109,9 @@ class Setup:
     def _make_environment(self) -> None:
         stamp = self.lab.home / "env" / "made"
         if not stamp.exists():
+            if stamp.parent.is_symlink():
+                # Clearing it would empty what others may use.
+                raise LabError(f"{stamp.parent} is a link and was not made by this command")
             with step(f"making a virtual environment with {sys.executable}"):
                 self._call(sys.executable, "-m", "venv", "--clear", stamp.parent)
                 self._pip("install", "packaging")

@@ -15,6 +15,7 @@ from lab.environment import HOME_VARIABLE, SHIM, Lab, LabError, NotInstalled, pr
 from lab.inside import requirements
 from lab.oracle import MODELS, Case, ask, read_cases
 from lab.server import REPLAY_OPTIONS, Server, ServerFailed
+from lab.setup import Setup
 from lab.tests.conftest import VERSION
 
 MODEL = f"{MODELS}/qwen3-0.6b"
@@ -133,3 +134,17 @@ def test_the_requirements_of_a_wheel_are_what_applies_here(tmp_path: Path) -> No
     found = sorted(map(str, requirements.required_by_wheel(str(wheel))))
 
     assert found == ["fastapi[standard]<1,>=0.133", "torch==2.13.0"]
+
+
+def test_an_environment_that_is_a_link_is_never_cleared(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "kept").touch()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "env").symlink_to(theirs)
+
+    with pytest.raises(LabError, match="is a link"):
+        Setup(Lab(home)).run(["0.32.0"])
+
+    assert (theirs / "kept").exists()
