@@ -292,8 +292,8 @@ async def test_a_client_that_leaves_after_a_long_body_aborts_the_request() -> No
 
     examiner = _Examining(examined=True)
     async with scene(script, examiner=examiner, limits=BodyLimits(2**22)) as (backend, _, client):
-        # Longer than what a server reads before it pauses; a paused connection sees no end.
-        await client.send("POST", "/v1/x", body=b"x" * 2**21)
+        # The server reads 256 KiB at a time and pauses after 64; a paused connection sees no end.
+        await client.send("POST", "/v1/x", body=b"x" * (2**20 + 200_000))
         await eventually(lambda: backend.seen)
         client.leave()
         async with asyncio.timeout(2):
