@@ -16,6 +16,7 @@ from app.relay.breaker import BreakerLimits
 from app.relay.capacity import CapacityLimits
 from app.relay.client import BodyLimits
 from app.relay.drift.monitor import Declared, DriftMonitor
+from app.relay.examining import ExaminationProcess
 from app.relay.fleet import Fleet, RetryLimits, Upstream
 from app.relay.inline.facts import ReplayFacts, replay_facts
 from app.relay.inline.verifier import InlineLimits, InlineVerifier
@@ -68,11 +69,14 @@ class RequestGate:
         self._tracing = tracing
         self._urls = _backend_urls(settings)
         self.served = _served(settings, library, config)
+        policy = _policy(settings)
+        self._apart = ExaminationProcess(self.served, policy, inject_seeds=settings.inject_seed)
         checker = RequestChecker(
             self.served,
             on_crash=_report_crash,
             inject_seeds=settings.inject_seed,
-            policy=_policy(settings),
+            policy=policy,
+            apart=self._apart,
         )
         limits = BodyLimits(
             settings.max_request_bytes,
@@ -208,6 +212,7 @@ class RequestGate:
             await backend.aclose()
         if verifier is not None:
             await verifier.aclose()
+        await self._apart.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one HTTP request or WebSocket."""

@@ -30,10 +30,12 @@ class ExaminationProcess:
         self._made_of = (served, policy, inject_seeds)
         self._pool: ProcessPoolExecutor | None = None
         # Handing a body over takes milliseconds, and starting the process more.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="examination")
+        self._thread: ThreadPoolExecutor | None = None
 
     async def judge(self, route: str, body: bytes, counts: Counts) -> Examination | None:
         """See `Apart.judge`; if the process has died, the next call starts another."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="examination")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._judge, route, body, dict(counts))
 
@@ -57,12 +59,14 @@ class ExaminationProcess:
             pool.shutdown(cancel_futures=True)
 
     async def aclose(self) -> None:
-        """End the process, after what it is doing."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self._close)
+        """End the process, after what it is doing; a later call of `judge` starts another."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False, cancel_futures=True)
+            await asyncio.to_thread(self._end_after, thread)
 
-    def _close(self) -> None:
-        self._thread.shutdown()
+    def _end_after(self, thread: ThreadPoolExecutor) -> None:
+        thread.shutdown()
         self._end()
 
 
