@@ -19,6 +19,7 @@ from app.request_rules import (
 from app.request_rules.rule import RequestRule
 
 RULES: tuple[RequestRule, ...] = (
+    engine.nesting,
     model_name.model,
     logprobs.range_,
     logprobs.everything,

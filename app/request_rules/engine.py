@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from app.request_rules.request import GenerationRequest, Route, as_number
+from app.request_rules.request import TOO_DEEP, GenerationRequest, Route, as_number
 from app.request_rules.rule import RequestExample, request_rule
 from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
@@ -44,6 +44,27 @@ def _fatal(title: str, source: str, **members: Any) -> Declaration:
         source=source,
         **members,
     )
+
+
+@request_rule(
+    _fatal(
+        "A body must not be nested more deeply than the gate can read",
+        "entrypoints/openai/chat_completion/protocol.py::ChatCompletionRequest",
+        id="request-nesting",
+        explanation="Python's JSON reader gives up at about 1,000 levels up to Python 3.12, and at "
+        "about 10,000 in 3.13. What the gate cannot read it cannot check, and a vLLM that can read "
+        "it would run it.",
+        remedy="Send a body of at most a few hundred levels.",
+        bad=(RequestExample('{"token_ids": [1], "a": "<50000 levels>"}'),),
+        good=(RequestExample('{"token_ids": [1], "sampling_params": {}, "a": "<100 levels>"}'),),
+    ),
+    fields=(TOO_DEEP,),
+)
+def nesting(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse what could not be read."""
+    del served
+    if request.too_deep:
+        yield nesting.finding(request, "", "the body is nested too deeply to be checked")
 
 
 @request_rule(
@@ -166,7 +187,7 @@ def allowed_token_ids(request: GenerationRequest, served: Served) -> Iterator[Fi
 def logit_bias_size(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse more entries; keys that name the same token count once."""
     biases = request.sent("logit_bias")
-    if not served.runs_v2 or not isinstance(biases, dict) or len(biases) <= _MAX_BIASES:
+    if not isinstance(biases, dict) or len(biases) <= _MAX_BIASES:
         return
     count = len(set(request.token_keys("logit_bias")))
     if count > _MAX_BIASES and request.route is not Route.MESSAGES:

@@ -46,6 +46,8 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _IDS = msgspec.json.Decoder(list[int])
 _Members: TypeAlias = dict[str, Any]
+TOO_DEEP: Final = "\0too deep"
+"""Stands among a rule's `fields` for a body that is nested too deeply to be read."""
 # Of each object; more unknown members are nothing that anybody reads.
 _TOLD: Final = 16
 
@@ -66,6 +68,7 @@ class GenerationRequest:
         unknown: pointers and names of members that the route does not have; not all of many.
         by_invocation: whether it came by `/invocations`.
         counts: tokens of texts that were counted for it.
+        too_deep: whether it is nested too deeply to be read; it has no members then.
         memo: what was worked out once.
     """
 
@@ -77,6 +80,7 @@ class GenerationRequest:
     unknown: tuple[tuple[str, str], ...] = ()
     by_invocation: bool = False
     counts: Counts = field(default_factory=lambda: NOTHING_COUNTED)
+    too_deep: bool = False
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def sent(self, name: str) -> Any:
@@ -192,6 +196,25 @@ def read_request(
         facts: which fields the version's routes have; without them all count as known.
         counts: tokens of texts in it, as far as they were counted.
     """
+    try:
+        return _read_request(route, body, facts, counts)
+    except RecursionError:
+        invoked = route == INVOCATIONS
+        nothing: _Members = {TOO_DEEP: True}
+        return GenerationRequest(
+            Route.CHAT if invoked else Route(route),
+            parameters=nothing,
+            body=nothing,
+            stream=False,
+            request_id=None,
+            by_invocation=invoked,
+            too_deep=True,
+        )
+
+
+def _read_request(
+    route: Route | str, body: bytes, facts: RequestFacts | None, counts: Counts
+) -> GenerationRequest | None:
     members = _object(body)
     if members is None:
         return None
@@ -225,12 +248,17 @@ def read_request(
 
 
 def _object(text: bytes | msgspec.Raw) -> _Members | None:
+    """Read an object; None if it is none.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
     try:
         return _OBJECT.decode(text)
     except (msgspec.MsgspecError, RecursionError):
         try:  # Python's decoder, which vLLM uses, takes more: NaN, Infinity, other encodings
             value = json.loads(bytes(text))
-        except (ValueError, RecursionError):
+        except ValueError:
             return None
         return value if isinstance(value, dict) else None
 

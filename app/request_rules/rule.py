@@ -55,8 +55,8 @@ Texts: TypeAlias = Callable[[GenerationRequest, Served], Sequence[str]]
 class RequestExample(Example):
     """A body sent to `route` of a server started with `serve`; `text` is the body.
 
-    So that long lists stay readable, `"<N ids>"` stands for the ids 0 to N-1, and
-    `"<N biases>"` for an object that gives each of them a bias.
+    So that long lists stay readable, `"<N ids>"` stands for the ids 0 to N-1, `"<N biases>"` for
+    an object that gives each of them a bias, and `"<N levels>"` for lists within lists.
     """
 
     route: str = "/inference/v1/generate"
@@ -68,10 +68,12 @@ class RequestExample(Example):
         return _LONG.sub(_in_full, self.text).encode()
 
 
-_LONG = re.compile(r'"<(\d+) (ids|biases)>"')
+_LONG = re.compile(r'"<(\d+) (ids|biases|levels)>"')
 
 
 def _in_full(long: re.Match[str]) -> str:
+    if long[2] == "levels":
+        return "[" * int(long[1]) + "]" * int(long[1])
     ids = range(int(long[1]))
     return json.dumps(list(ids) if long[2] == "ids" else dict.fromkeys(map(str, ids), 1))
 
