@@ -38,16 +38,15 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PAGE = _ROOT / "docs" / "proxy_benchmark.md"
 _RATE = 200.0
 _SEED = 20_261_201
+_CONCURRENCY = (1, 16, 64, 128)
 
 
-def loads_of(target: Target) -> list[Load]:
-    """Give what a target is loaded with: the open loop, then closed ones."""
-    closed = [
-        Load(stream=stream, concurrency=concurrency)
-        for stream in (False, True)
-        for concurrency in target.concurrency
-    ]
-    return [Load(stream=False, rate=_RATE), *closed]
+# What a target is loaded with: the open loop, then closed ones.
+LOADS = (
+    Load(stream=False, rate=_RATE),
+    *(Load(stream=False, concurrency=concurrency) for concurrency in _CONCURRENCY),
+    *(Load(stream=True, concurrency=concurrency) for concurrency in _CONCURRENCY),
+)
 
 
 class Bench:
@@ -115,7 +114,7 @@ def main() -> None:
             for target in TARGETS:
                 if (names and target.name not in {*names, "direct"}) or target.name in results.out:
                     continue
-                for load in loads_of(target):
+                for load in LOADS:
                     try:
                         cell = bench.cell(target, load, options.port)
                     except Unavailable as reason:

@@ -169,8 +169,7 @@ a fixed seed, and a latency counts from when the request was due (no coordinated
 is the user and system time of the proxy's processes, memory their PSS; for "direct" they are
 the backend's. In closed loops latency is what a saturated proxy makes of it; the open loop is
 what a client of a proxy with room sees. Request rules: all, against a configuration with
-sampling masks; access log on. LiteLLM takes so long to start that it is measured at fewer
-concurrencies."""
+sampling masks; access log on."""
 
 
 def _method(results: Results) -> Iterator[str]:
