@@ -100,6 +100,7 @@ class RequestGate:
         )
         self._ending = False
         self._ending_for_good = False
+        self._draining: asyncio.Task[None] | None = None
         self._resuming: asyncio.TimerHandle | None = None
         self._config = config
         self._drift_metrics = DriftMetrics(registry)
@@ -143,10 +144,17 @@ class RequestGate:
     def _resume(self) -> None:
         if not self._ending_for_good:
             self._ending = False
+            self._draining = None
             self._relay.resume()
             _log.info("taking requests again", seconds_after_drain=RESUME_SECONDS)
 
     async def _drain(self) -> None:
+        """Drain once, whoever asks: both ports do when the process ends, one after the other."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drained())
+        await asyncio.shield(self._draining)
+
+    async def _drained(self) -> None:
         self._ending = True
         await asyncio.sleep(self._settings.drain_delay)
         await self._relay.drain(self._settings.drain_seconds)

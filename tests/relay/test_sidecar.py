@@ -9,6 +9,7 @@ import pytest
 import app.api.proxy
 from app.api.state import Gates
 from app.main import create_app
+from app.relay.relay import Relay
 from app.settings import Settings
 from tests.relay.faulty import Peer, Seen, faulty_backend
 from tests.relay.harness import Answer, client_of
@@ -46,6 +47,22 @@ async def test_a_neighbour_that_is_only_restarted_is_served_again(
                 assert (await _asked(url, "/drain")).body == b"drained\n"
                 await _until(url, "/readyz", 200)
                 assert (await _asked(url, "/v1/models")).body == b"served"
+
+
+@pytest.mark.asyncio
+async def test_two_ports_that_end_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = create_app(Settings())
+    gates: Gates = service.state.gates
+    drained: list[float] = []
+
+    async def drain(relay: Relay, seconds: float) -> None:
+        drained.append(seconds)
+
+    monkeypatch.setattr(Relay, "drain", drain)
+    async with service.router.lifespan_context(service):
+        await asyncio.gather(gates.request_gate.drain(), gates.request_gate.drain())
+        await gates.request_gate.drain()
+    assert len(drained) == 1
 
 
 @pytest.mark.asyncio
