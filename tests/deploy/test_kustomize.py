@@ -90,8 +90,26 @@ def test_the_sidecar_is_up_before_vllm_and_outlives_it(programs: Programs) -> No
     stop = " ".join(vllm["lifecycle"]["preStop"]["exec"]["command"])
     assert "/drain" in stop
     waits = int(stop.split("timeout=")[1].split(")")[0])
-    assert waits < pod["terminationGracePeriodSeconds"]
+    settings = {v["name"]: v["value"] for v in gate["env"]}
+    # The gate answers before the hook gives up, and the hook before the kubelet does.
+    drains = int(settings["VLLM_ADMISSION_DRAIN_SECONDS"])
+    assert 60 <= drains < drains + 10 < waits < waits + 30 < pod["terminationGracePeriodSeconds"]
     # What the gate checks requests against is what vLLM is started with.
-    admitted = next(v for v in gate["env"] if v["name"] == "VLLM_ADMISSION_SERVE_CONFIG")["value"]
     words = [part for arg in vllm["args"] for part in arg.split("=", 1)]
-    assert admitted.split()[2:] == words
+    assert settings["VLLM_ADMISSION_SERVE_CONFIG"].split()[2:] == words
+
+
+def test_what_befalls_the_gate_does_not_restart_vllm(programs: Programs) -> None:
+    manifests = programs.kustomize(programs.deploy / "kustomize" / "overlays" / "sidecar")
+    (deployment,) = find(manifests, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (gate,), (vllm,) = pod["initContainers"], pod["containers"]
+    port = next(arg.partition("=")[2] for arg in vllm["args"] if arg.startswith("--port"))
+    for probe in (vllm["startupProbe"], vllm["livenessProbe"]):
+        assert f":{port}/health" in probe["exec"]["command"][-1]
+        # What is killed for hanging does not drain for the pod's ten minutes first.
+        assert probe["terminationGracePeriodSeconds"] <= 60
+    # Whoever sends requests is told of the whole way.
+    assert vllm["readinessProbe"]["httpGet"]["port"] == gate["ports"][0]["containerPort"]
+    # The gate itself is ready without vLLM, which is not to be started twice over.
+    assert gate["readinessProbe"]["httpGet"]["path"] == "/readyz"

@@ -34,6 +34,32 @@ async def _until(url: str, target: str, status: int) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_hook_returns_when_the_last_stream_has_ended() -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: Seen, peer: Peer) -> None:
+        await peer.start_stream()
+        await peer.chunk(b"data: 1\n\n")
+        await go_on.wait()
+        await peer.chunk(b"data: [DONE]\n\n")
+        await peer.end_stream()
+
+    async with faulty_backend(script) as backend:
+        service = create_app(Settings(backend_url=backend.url, drift_interval=0))
+        async with serving(service) as url, client_of(int(url.rsplit(":", 1)[1])) as client:
+            await client.send("POST", "/v1/completions", body=b"{}")
+            head = await client.head()
+            assert await client.part() == b"data: 1\n\n"
+            hook = asyncio.create_task(_asked(url, "/drain"))
+            await _until(url, "/v1/models", 503)
+            assert (await _asked(url, "/livez")).status == 200
+            assert not hook.done()
+            go_on.set()
+            assert (await client.rest(head)).body == b"data: [DONE]\n\n"
+            assert (await hook).body == b"drained\n"
+
+
+@pytest.mark.asyncio
 async def test_a_neighbour_that_is_only_restarted_is_served_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
