@@ -38,6 +38,9 @@ async def test_the_hook_returns_when_the_last_stream_has_ended() -> None:
     go_on = asyncio.Event()
 
     async def script(request: Seen, peer: Peer) -> None:
+        if "completions" not in request.line:
+            await peer.answer(b"served")
+            return
         await peer.start_stream()
         await peer.chunk(b"data: 1\n\n")
         await go_on.wait()
