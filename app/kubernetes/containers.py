@@ -16,6 +16,7 @@ from app.kubernetes.environment import Environment, named, not_a_string, texts_o
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.gpus import Gpus
 from app.kubernetes.json_writer import JsonWriter
+from app.kubernetes.made_writer import MadeWriter
 from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests, text_of
 from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
@@ -42,25 +43,23 @@ def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple
     A container that is none of vLLM's is passed over. What `--config` names is looked for in the
     ConfigMaps of the stream. What is not `editable` cannot be mended, and is read quicker.
     """
-    found: list[tuple[Manifest, Manifest, Proposal]] = []
+    found: list[tuple[Manifest, Proposal]] = []
     for manifest in manifests:
-        in_ray = ray_servers(manifest)
-        found.extend((manifest, made, server) for made, server in in_ray)
+        found.extend((manifest, server) for server in ray_servers(manifest, editable=editable))
         for described in made_of(manifest, manifests) or (manifest,):
             for pod in pods_of(described):
                 servers = _Pod(described, pod, manifests, editable).servers()
-                found.extend((manifest, described, server) for server in servers)
-    subjects = list(_told_apart(server.subject or "" for _, _, server in found))
-    everyone = [server for _, _, server in found]
+                found.extend((manifest, server) for server in servers)
+    subjects = list(_told_apart(server.subject or "" for _, server in found))
+    everyone = [server for _, server in found]
     return tuple(
         replace(
             server,
             subject=subjects[number],
             workload=_among(everyone, server),
-            # What was made from another object cannot be written back into it.
-            reread=_rereading(manifests, held, number) if editable and held is described else None,
+            reread=_rereading(manifests, held, number) if editable else None,
         )
-        for number, (held, described, server) in enumerate(found)
+        for number, (held, server) in enumerate(found)
     )
 
 
@@ -175,15 +174,15 @@ class _Pod:
         places = self._manifest.places
         if not self._editable:
             return {"source": None, "writer": None}
+        manifest = self._manifest
         if isinstance(places, MappedPlaces):
-            # What is changed in a made-up pod cannot be written into what it was made of.
-            return {"source": text_of(places.original), "writer": None}
+            manifest, container = places.original, places.direct
+            if container is None:
+                return {"source": text_of(manifest), "writer": MadeWriter(places)}
+            places, path = manifest.places, container
         if isinstance(places, YamlPlaces):
             return {"source": places.index.text, "writer": YamlWriter(places, path)}
-        return {
-            "source": text_of(self._manifest),
-            "writer": JsonWriter(self._manifest, path),
-        }
+        return {"source": text_of(manifest), "writer": JsonWriter(manifest, path)}
 
     def _subject(self, container: Mapping[str, Any]) -> str:
         parts = [self._manifest.title, self._pod.role, container.get("name")]

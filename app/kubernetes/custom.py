@@ -2,7 +2,7 @@
 
 Each reader gives objects with a pod as Kubernetes would have it, made from the resource. Sources:
 the resources' own definitions (KServe `v1beta1`, `v1alpha1`; KubeAI `kubeai.org/v1`; the
-production-stack chart's `values.yaml` and its `VLLMRuntime`).
+production-stack chart's `values.yaml` and its `VLLMRuntime`; llm-d's `InferenceServerConfig`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from app.kubernetes.manifest import Manifest, Path
-from app.kubernetes.placed import Maker
+from app.kubernetes.placed import Maker, Role
 
 _MODELS: Final = "/mnt/models"
+_ADDITIONAL: Final = "VLLM_ADDITIONAL_ARGS"
 # Names of production-stack for what vLLM has as options; switches have no value.
 _VLLM_CONFIG: Final = {
     "tensorParallelSize": "--tensor-parallel-size",
@@ -58,9 +59,10 @@ def _of_stack(manifest: Manifest, at: Path, model: Mapping[str, Any], engine: Pa
     if isinstance(repository, str) and isinstance(tag, str):
         maker.set("image", f"{repository}:{tag}", (*at, "tag"))
     maker.set("command", ["vllm", "serve"], at)
-    maker.word(str(model.get("modelURL", "")), (*at, "modelURL"))
+    maker.word(str(model.get("modelURL", "")), (*at, "modelURL"), Role.VALUE)
     _vllm_config(maker, manifest, (*at, "vllmConfig"))
     maker.set("env", model.get("env"), (*at, "env"))
+    maker.plan.variables = (*at, "env")
     count = model.get("requestGPU")
     if isinstance(count, int):
         maker.set("resources", {"limits": {"nvidia.com/gpu": count}}, (*at, "requestGPU"))
@@ -78,15 +80,17 @@ def _of_stack(manifest: Manifest, at: Path, model: Mapping[str, Any], engine: Pa
 
 def _vllm_config(maker: Maker, manifest: Manifest, at: Path) -> None:
     config = manifest.at(at)
-    for key, value in config.items() if isinstance(config, Mapping) else ():
+    members = config if isinstance(config, Mapping) else {}
+    for key, value in members.items():
         if key in _VLLM_CONFIG and value is not None:
-            maker.word(_VLLM_CONFIG[key], (*at, key))
-            maker.word(_text(value), (*at, key))
+            maker.word(_VLLM_CONFIG[key], (*at, key), Role.FLAG)
+            maker.word(_text(value), (*at, key), Role.VALUE)
         elif key in _SWITCHES and isinstance(value, bool):
-            maker.word(_SWITCHES[key][0 if value else 1], (*at, key))
-        elif key == "extraArgs" and isinstance(value, list):
-            for i, word in enumerate(value):
-                maker.word(_text(word), (*at, key, i))
+            options = _SWITCHES[key]
+            maker.word(options[0 if value else 1], (*at, key), Role.SWITCH, options)
+    maker.plan.words = (*at, "extraArgs")
+    for i, word in enumerate(_list(members.get("extraArgs"))):
+        maker.word(_text(word), (*at, "extraArgs", i), Role.ITEM)
 
 
 def _shared_memory(maker: Maker, limit: Any, at: Path) -> None:
@@ -104,14 +108,16 @@ def _runtime(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
         name = f"{registry}/{image['name']}" if registry else image["name"]
         maker.set("image", name, ("spec", "deploymentConfig", "image", "name"))
     maker.set("command", ["vllm", "serve"], ("spec",))
-    maker.word(str(manifest.at(("spec", "model", "modelURL"))), ("spec", "model", "modelURL"))
+    model: Path = ("spec", "model", "modelURL")
+    maker.word(str(manifest.at(model)), model, Role.VALUE)
     _vllm_config(maker, manifest, ("spec", "vllmConfig"))
     resources = manifest.at(("spec", "deploymentConfig", "resources"))
     gpu = resources.get("gpu") if isinstance(resources, Mapping) else None
     if gpu is not None:
         limits = {"limits": {"nvidia.com/gpu": gpu}}
         maker.set("resources", limits, ("spec", "deploymentConfig", "resources", "gpu"))
-    maker.set("env", manifest.at(("spec", "vllmConfig", "env")), ("spec", "vllmConfig", "env"))
+    maker.plan.variables = ("spec", "vllmConfig", "env")
+    maker.set("env", manifest.at(maker.plan.variables), maker.plan.variables)
     yield maker.made("vllm", ("spec",))
 
 
@@ -124,14 +130,46 @@ def _kubeai(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
     maker.set("command", ["vllm", "serve"], ("spec",))
     url = _text(manifest.at(("spec", "url")))
     maker.word(url.removeprefix("hf://").partition("?")[0], ("spec", "url"))
-    arguments = manifest.at(("spec", "args"))
-    for i, word in enumerate(arguments if isinstance(arguments, list) else ()):
-        maker.word(_text(word), ("spec", "args", i))
-    variables = manifest.at(("spec", "env"))
+    maker.plan.words = ("spec", "args")
+    for i, word in enumerate(_list(manifest.at(maker.plan.words))):
+        maker.word(_text(word), ("spec", "args", i), Role.ITEM)
+    _named_variables(maker, manifest, ("spec", "env"))
+    yield maker.made("server", ("spec",))
+
+
+def _named_variables(maker: Maker, manifest: Manifest, at: Path) -> None:
+    """Take variables from a mapping."""
+    maker.plan.variables, maker.plan.named = at, True
+    variables = manifest.at(at)
     if isinstance(variables, Mapping):
         listed = [{"name": name, "value": value} for name, value in variables.items()]
-        maker.set("env", listed, ("spec", "env"))
-    yield maker.made("server", ("spec",))
+        maker.set("env", listed, at)
+
+
+def _server_config(manifest: Manifest, stream: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read an InferenceServerConfig of llm-d's fast model actuation.
+
+    A launcher starts the servers on its GPUs; those that sleep keep a part of the memory.
+    """
+    at: Path = ("spec", "modelServerConfig", "options")
+    options = manifest.at(at)
+    if not isinstance(options, str):
+        return
+    maker = Maker(manifest)
+    maker.set("command", ["python3", "-m", "vllm.entrypoints.openai.api_server"], at)
+    maker.plan.text = at
+    for word in _split(options):
+        maker.word(word, at, Role.TEXT)
+    _named_variables(maker, manifest, ("spec", "modelServerConfig", "env_vars"))
+    name = manifest.at(("spec", "launcherConfigName"))
+    launcher = next((o for o in stream if o.kind == "LauncherConfig" and o.name == name), None)
+    alone = launcher is not None and (
+        launcher.at(("spec", "maxInstances")) == 1
+        or launcher.at(("spec", "maxSleepingInstances")) == 0
+    )
+    if not alone:
+        maker.annotate("dual-pods.llm-d.ai/inference-server-config", manifest.name, at)
+    yield maker.made("server", at)
 
 
 def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -156,7 +194,11 @@ def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterat
     for held, where in ((base.get("args"), at), (model.get("args"), (*at, "args"))):
         for i, word in enumerate(held if isinstance(held, list) else ()):
             # `{{.Name}}` is what KServe puts there.
-            maker.word(_text(word), where if where is at else (*where, i))
+            if where is at:
+                maker.word(_text(word), at)
+            else:
+                maker.word(_text(word), (*where, i), Role.ITEM)
+    maker.plan.words, maker.plan.variables = (*at, "args"), (*at, "env")
     own_variables, variables = model.get("env"), base.get("env")
     listed = [*_list(variables), *_list(own_variables)]
     maker.set("env", listed or None, (*at, "env"))
@@ -190,22 +232,26 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
             for key, value in pod.items():
                 if key != "containers":
                     maker.set_pod(key, value, (*at, key))
-            _llm_arguments(maker, container, place)
-            yield maker.made("-".join(map(str, at[1:])) + " main", place)
+            own = bool(container.get("command") or container.get("args"))
+            if own:
+                maker.set("args", container.get("args"), (*place, "args"))
+            else:
+                _llm_arguments(maker, container, place)
+            yield maker.made("-".join(map(str, at[1:])) + " main", place, direct=own)
 
 
 def _llm_arguments(maker: Maker, container: Mapping[str, Any], place: Path) -> None:
-    if container.get("command") or container.get("args"):
-        for i, word in enumerate(_list(container.get("args"))):
-            maker.word(word, (*place, "args", i))
-        return
+    """Make the arguments that KServe itself gives, with those of the variable."""
     maker.set("command", ["vllm", "serve"], place)
     maker.word(_MODELS, place)
     variables: list[Any] = list(_list(container.get("env")))
+    maker.plan.variables, maker.plan.text_variable = (*place, "env"), _ADDITIONAL
     for i, entry in enumerate(variables):
-        if isinstance(entry, Mapping) and entry.get("name") == "VLLM_ADDITIONAL_ARGS":
+        if isinstance(entry, Mapping) and entry.get("name") == _ADDITIONAL:
+            at: Path = (*place, "env", i, "value")
+            maker.plan.text, maker.plan.text_variable = at, None
             for word in _split(entry.get("value")):
-                maker.word(word, (*place, "env", i, "value"))
+                maker.word(word, at, Role.TEXT)
             variables[i] = None  # it is for the shell that KServe starts vLLM with
     maker.set("env", variables, (*place, "env"))
 
@@ -233,4 +279,5 @@ _READERS: Final[dict[tuple[str, str], _Reader]] = {
     ("kubeai.org", "Model"): _kubeai,
     ("serving.kserve.io", "LLMInferenceService"): _llm_service,
     ("serving.kserve.io", "InferenceService"): _inference_service,
+    ("fma.llm-d.ai", "InferenceServerConfig"): _server_config,
 }

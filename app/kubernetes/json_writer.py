@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.kubernetes.manifest import Manifest, Path, PointedText
+from app.kubernetes.paths import value_at, with_value_at
 from app.proposal.changes import Change
 from app.proposal.edit_text import assigned_in_text, edited_words
 from app.proposal.positions import LineIndex, NestedText
@@ -77,10 +78,10 @@ class JsonWriter:
         if spots and (last := spots[-1]) is not None:
             after: Path = (*last[:-1], int(last[-1]) + 1)
             return _spliced(data, after, 0, texts)
-        return _with_value(data, (*self._container, "args"), texts)
+        return with_value_at(data, (*self._container, "args"), texts)
 
     def _with(self, path: Path, value: Any) -> str:
-        return json.dumps(_with_value(self._manifest.data, path, value))
+        return json.dumps(with_value_at(self._manifest.data, path, value))
 
     def _spot(self, word: Word) -> Path | None:
         """Give the path of the string that a word is; None if it is part of one."""
@@ -108,10 +109,10 @@ def _spliced(data: Any, spot: Path | None, gone: int, texts: list[str]) -> Any:
     if spot is None:
         return data
     *holder, last = spot
-    items = list(_at(data, tuple(holder)))
+    items = list(value_at(data, tuple(holder)))
     at = int(last)
     items[at : at + gone] = texts
-    return _with_value(data, tuple(holder), items)
+    return with_value_at(data, tuple(holder), items)
 
 
 def escaped(text: str, unresolved: tuple[str, ...]) -> str:
@@ -119,23 +120,3 @@ def escaped(text: str, unresolved: tuple[str, ...]) -> str:
     if any(f"$({name})" in text for name in unresolved):
         return text
     return text.replace("$(", "$$(")
-
-
-def _at(data: Any, path: Path) -> Any:
-    for step in path:
-        data = data[step]
-    return data
-
-
-def _with_value(data: Any, path: Path, value: Any) -> Any:
-    """Give the data with a value at the path; only what is on the way is copied."""
-    if not path:
-        return value
-    step, *rest = path
-    if isinstance(step, int):
-        items = list(data)
-        items[step] = _with_value(items[step], tuple(rest), value)
-        return items
-    members = dict(data) if isinstance(data, Mapping) else {}
-    members[step] = _with_value(members.get(step), tuple(rest), value)
-    return members

@@ -3,12 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final
 
 from app.kubernetes.manifest import Manifest, Path
 from app.proposal.positions import LineIndex
 from app.verdict.location import Location
+
+_POD: Final[Path] = ("spec",)
+_CONTAINER: Final[Path] = ("spec", "containers", 0)
+
+
+class Role(Enum):
+    """What a word of a made-up command is in the resource that it was made from."""
+
+    ITEM = auto()
+    """An item of a list of words."""
+    FLAG = auto()
+    """The option that a key stands for; its value is the word after it."""
+    VALUE = auto()
+    """The value of a key."""
+    SWITCH = auto()
+    """The option that a key with true or false stands for."""
+    TEXT = auto()
+    """A word in a string that a shell splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a word is written. `options` are a switch's, for true and for false."""
+
+    path: Path
+    role: Role
+    options: tuple[str, str] = ("", "")
+
+
+@dataclass(slots=True)
+class Plan:
+    """How edits of a made-up server are written into its resource.
+
+    Attributes:
+        slots: of each word of the arguments; None for what the resource does not say.
+        words: the list that further words are added to.
+        text: the string that further words are added to, instead.
+        text_variable: the variable of the container that holds that string, if it is one that
+            may have to be added.
+        variables: the list of `env`, or the mapping, that sets variables.
+        named: whether `variables` is a mapping.
+    """
+
+    slots: list[Slot | None] = field(default_factory=list)
+    words: Path | None = None
+    text: Path | None = None
+    text_variable: str | None = None
+    variables: Path | None = None
+    named: bool = False
 
 
 class PlacedText(LineIndex):
@@ -25,11 +75,17 @@ class PlacedText(LineIndex):
 
 @dataclass(frozen=True)
 class MappedPlaces:
-    """Places of an object made from another one: each path, or one around it, is mapped."""
+    """Places of an object made from another one: each path, or one around it, is mapped.
+
+    `direct` is the container in the original whose command and variables are the made ones, if
+    there is one; else `plan` says how edits are written.
+    """
 
     original: Manifest
     mapped: Mapping[Path, Path]
     made: Mapping[str, Any]
+    plan: Plan
+    direct: Path | None = None
 
     def location(self, path: Path) -> Location:
         """Give the place of what the value was made from."""
@@ -58,37 +114,58 @@ class Maker:
     """Makes a pod for a server that a custom resource describes in its own words."""
 
     def __init__(self, original: Manifest) -> None:
+        self.plan = Plan()
         self._original = original
         self._container: dict[str, Any] = {}
         self._pod: dict[str, Any] = {}
+        self._metadata = dict(original.metadata)
         self._mapped: dict[Path, Path] = {}
-        self._at: Path = ("spec", "containers", 0)
 
     def set(self, key: str, value: Any, source: Path) -> None:
         """Set a member of the container, made from what stands at `source`."""
         if value is not None:
             self._container[key] = value
-            self._mapped[*self._at, key] = source
+            self._mapped[*_CONTAINER, key] = source
 
     def set_pod(self, key: str, value: Any, source: Path) -> None:
         """Set a member of the pod."""
         if value is not None:
             self._pod[key] = value
-            self._mapped["spec", key] = source
+            self._mapped[*_POD, key] = source
 
-    def word(self, text: str, source: Path) -> None:
-        """Add an argument."""
+    def annotate(self, name: str, value: str, source: Path) -> None:
+        """Add an annotation of the pod."""
+        held = self._metadata.get("annotations")
+        held = dict(held) if isinstance(held, Mapping) else {}
+        self._metadata["annotations"] = {**held, name: value}
+        self._mapped["metadata", "annotations", name] = source
+
+    def word(
+        self,
+        text: str,
+        source: Path,
+        role: Role | None = None,
+        options: tuple[str, str] = ("", ""),
+    ) -> None:
+        """Add an argument; without a `role` the resource does not say it in so many words."""
         words = self._container.setdefault("args", [])
-        self._mapped[*self._at, "args", len(words)] = source
+        self._mapped[*_CONTAINER, "args", len(words)] = source
+        self.plan.slots.append(None if role is None else Slot(source, role, options))
         words.append(text)
 
-    def made(self, name: str, source: Path) -> Manifest:
-        """Give the object; `source` is where the server is described."""
-        self._mapped[self._at] = source
+    def made(self, name: str, source: Path, *, direct: bool = False) -> Manifest:
+        """Give the object; `source` is where the server is described.
+
+        Where that is `direct`, the container there has the command and variables as they are.
+        """
+        self._mapped[_CONTAINER] = source
         data = {
             "apiVersion": "v1",
             "kind": self._original.kind or "Values",
-            "metadata": dict(self._original.metadata),
+            "metadata": self._metadata,
             "spec": {**self._pod, "containers": [{"name": name, **self._container}]},
         }
-        return Manifest(data, MappedPlaces(self._original, self._mapped, data))
+        places = MappedPlaces(
+            self._original, self._mapped, data, self.plan, source if direct else None
+        )
+        return Manifest(data, places)

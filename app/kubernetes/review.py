@@ -30,9 +30,12 @@ API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 _WARNING_LENGTH: Final = 250
 _WARNINGS_LENGTH: Final = 3800
-# Kinds whose pod template may still be changed after they were made.
+# Kinds whose description of the pods may still be changed after they were made.
 _MUTABLE: Final = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "CronJob", "LeaderWorkerSet", "ReplicaSet"}
+    | {"InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService"}
+    | {"LLMInferenceServiceConfig", "RayService", "DynamoGraphDeployment", "StormService"}
+    | {"DynamoComponentDeployment", "Model", "VLLMRuntime", "InferenceServerConfig"}
 )
 _ORDER: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 _MIRROR: Final = "kubernetes.io/config.mirror"

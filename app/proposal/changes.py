@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from app.proposal.proposal import Proposal, Word
@@ -52,3 +52,11 @@ class Writer(Protocol):
 
     def unset_variable(self, proposal: Proposal, name: str) -> str | None:
         """Take an environment variable out."""
+
+
+@runtime_checkable
+class KwargsWriter(Writer, Protocol):
+    """How changed engine arguments are written into the text that holds them."""
+
+    def kwargs(self, new: Mapping[str, Any]) -> str | None:
+        """Give the whole edited text, or None where they cannot be written."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.catalogue import Catalogue
+from app.proposal.changes import KwargsWriter
 from app.proposal.edit_kwargs import edit_kwargs
 from app.proposal.edit_python import edit_python
-from app.proposal.edit_text import set_variable, unset_variable
+from app.proposal.edit_text import reread, set_variable, unset_variable
 from app.proposal.edit_words import edit_words, edit_words_at_once, replaced_words
 from app.proposal.edit_yaml import edit_yaml
 from app.proposal.proposal import Form, Proposal
@@ -37,8 +38,20 @@ def apply_edits(proposal: Proposal, edits: Iterable[Edit], catalogue: Catalogue)
     return proposal
 
 
+def _edit_held_kwargs(proposal: Proposal, edit: Edit) -> Proposal:
+    """Edit engine arguments that a text around them holds."""
+    writer, before = proposal.writer, proposal.kwargs or {}
+    after = edit_kwargs(before, edit)
+    if not isinstance(writer, KwargsWriter) or repr(before) == repr(after):
+        return proposal
+    edited = reread(proposal, writer.kwargs(after))
+    return edited if edited.kwargs == after else proposal
+
+
 def _is_command_line(proposal: Proposal) -> bool:
-    return proposal.form not in {Form.PYTHON, Form.CONFIG, Form.CONFIG_YAML}
+    return proposal.form not in {Form.PYTHON, Form.CONFIG, Form.CONFIG_YAML} and (
+        proposal.kwargs is None
+    )
 
 
 def _is_word(edit: ReplaceArgument) -> bool:
@@ -52,6 +65,8 @@ def _apply(proposal: Proposal, edit: Edit, catalogue: Catalogue) -> Proposal:
         return unset_variable(proposal, edit.variable)
     if proposal.form is Form.PYTHON:
         return edit_python(proposal, edit)
+    if proposal.form is Form.KUBERNETES and proposal.kwargs is not None:
+        return _edit_held_kwargs(proposal, edit)
     if proposal.form is Form.CONFIG:
         kwargs: Mapping[str, Any] = edit_kwargs(proposal.kwargs or {}, edit)
         return replace(proposal, kwargs=kwargs)

@@ -103,6 +103,11 @@ class NestedText(LineIndex):
         kept = 0
         while kept < min(len(old), len(text)) - start and old[-1 - kept] == text[-1 - kept]:
             kept += 1
+        longer = max(old, text, key=len)
+        one_sided = start + kept == min(len(old), len(text))
+        if one_sided and start and longer[start - 1] == "\n" == longer[len(longer) - kept - 1]:
+            # Whole lines: with the line end before them, as they have their indentation behind it.
+            start, kept = start - 1, kept + 1
         begin, end = self._offsets[start], self._offsets[len(old) - kept]
         around = self.around.text
         changed = self._encode(text[start : len(text) - kept])

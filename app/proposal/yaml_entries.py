@@ -38,8 +38,9 @@ class Entries:
         """Add entries at the end, or before one."""
         if not new or not self.spans:
             if new:
-                start = self._node.start_mark.index
-                self._splices.append((start, self._node.end_mark.index, f"[{', '.join(new)}]"))
+                start, end = self._node.start_mark.index, self._node.end_mark.index
+                opening, closing = "{}" if isinstance(self._node, MappingNode) else "[]"
+                self._splices.append((start, end, f"{opening}{', '.join(new)}{closing}"))
             return
         if before is None or before >= len(self.spans):
             number = len(self.spans) - 1
@@ -56,21 +57,25 @@ class Entries:
 
     def edited(self) -> str:
         """Give the text with the edits made."""
-        if self._removed and len(self._removed) == len(self.spans):
-            return self._without_all()
         text = self._text
-        splices = [*self._splices, *map(self._removal, self._removed)]
-        for start, end, new in sorted(splices, reverse=True):
+        for start, end, new in sorted(self.splices(), reverse=True):
             text = text[:start] + new + text[end:]
         return text
 
-    def _without_all(self) -> str:
+    def splices(self) -> list[tuple[int, int, str]]:
+        """Give the edits as start, end and new text, in offsets of the text as it is."""
+        if self._removed and len(self._removed) == len(self.spans):
+            return [self._without_all()]
+        return [*self._splices, *map(self._removal, self._removed)]
+
+    def _without_all(self) -> tuple[int, int, str]:
         added = [new.strip(" \n,-") for start, end, new in self._splices if start == end]
         start = self._node.start_mark.index
         end = max(end for _, end in self.spans)
         if self._flow:
             end = self._node.end_mark.index
-        return f"{self._text[:start]}[{', '.join(added)}]{self._text[end:]}"
+        opening, closing = "{}" if isinstance(self._node, MappingNode) else "[]"
+        return start, end, f"{opening}{', '.join(added)}{closing}"
 
     def _joined(self, number: int, new: Sequence[str]) -> str:
         return self._separator(number).join(new)

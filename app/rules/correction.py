@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from app.catalogue import Catalogue
 from app.proposal.edit import apply_edits
-from app.proposal.proposal import Proposal
+from app.proposal.proposal import Form, Proposal
 from app.proposal.render import render
+from app.rules.declaration import Declaration
+from app.rules.registry import finding_of
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag, ReplaceArgument, SetFlag
 from app.verdict.verdict import Verdict
 
+NO_PLACE = Declaration(
+    id="kubernetes-fix-elsewhere",
+    title="What would mend it is not written in this object",
+    explanation="A custom resource says only a part of a server's command. The rest stands in "
+    "another object, such as the runtime that it names, or a controller works it out.",
+    remedy="Make the change there.",
+    severity=Severity.INFO,
+    area="kubernetes",
+    source="app/kubernetes/made_writer.py",
+)
+DECLARATIONS: Final = (NO_PLACE,)
 # Each round mends everything known; what a round uncovers (a value behind a syntax error, a
 # flag that only mattered with another) takes one more.
 _ROUNDS: Final = 6
@@ -71,9 +84,32 @@ def corrected(
     return None
 
 
-def decisive(finding: Finding) -> bool:
+def unplaced(
+    proposal: Proposal, findings: Iterable[Finding], catalogue: Catalogue
+) -> Iterator[Finding]:
+    """Say of safe fixes that cannot be written where the proposal is.
+
+    A custom resource does not say all of a server's command: a runtime in another object may, or
+    a controller works it out.
+    """
+    if proposal.form is not Form.KUBERNETES:
+        return
+    for found in filter(decisive, findings):
+        fix = found.fix
+        if fix is None or not fix.safe:
+            continue
+        if apply_edits(proposal, fix.edits, catalogue) is proposal:
+            yield finding_of(
+                NO_PLACE,
+                f"{fix.description}: there is no place for it in this object, which does not say "
+                "that part of the command",
+                location=found.location,
+            )
+
+
+def decisive(found: Finding) -> bool:
     """Whether a finding keeps a proposal from being accepted."""
-    return finding.undecided or finding.severity is Severity.ERROR
+    return found.undecided or found.severity is Severity.ERROR
 
 
 def _fewest(
@@ -122,11 +158,11 @@ def _with_fixes(proposal: Proposal, applied: Iterable[_Applied], catalogue: Cata
 def _next_fixes(findings: Iterable[Finding], before: Sequence[Fix]) -> tuple[_Applied, ...]:
     """Give the fixes not yet applied; none where something is left that no fix can mend."""
     fresh: list[_Applied] = []
-    for finding in filter(decisive, findings):
-        fix = finding.fix
+    for found in filter(decisive, findings):
+        fix = found.fix
         if fix is None:
-            if finding.rule in _STAYS:
+            if found.rule in _STAYS:
                 return ()
         elif fix not in before and all(fix != entry.fix for entry in fresh):
-            fresh.append(_Applied(fix, finding.rule))
+            fresh.append(_Applied(fix, found.rule))
     return tuple(entry for entry in fresh if entry.fix.safe) or tuple(fresh)

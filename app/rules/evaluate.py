@@ -8,7 +8,7 @@ from dataclasses import replace
 from app.catalogue import Catalogue
 from app.proposal.proposal import Proposal
 from app.proposal.suppression import Profile, suppressions_in
-from app.rules.correction import corrected, decisive
+from app.rules.correction import corrected, decisive, unplaced
 from app.rules.derived.devices import device_named
 from app.rules.effective import settings_of
 from app.rules.policy import Policy, suppressed
@@ -50,7 +50,11 @@ def validate(
     def judge(mended: Proposal, suspect: str | None = None) -> Verdict:
         return _judged(mended, catalogue, registry, policy, rules=rules, suspect=suspect)[0]
 
-    return replace(verdict, corrected=corrected(proposal, verdict.findings, catalogue, judge))
+    mended = corrected(proposal, verdict.findings, catalogue, judge)
+    if mended is None:
+        told = unplaced(proposal, verdict.findings, catalogue)
+        return replace(verdict, findings=(*verdict.findings, *told))
+    return replace(verdict, corrected=mended)
 
 
 def judge_only(

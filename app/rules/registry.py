@@ -184,6 +184,7 @@ _DECLARING_MODULES = tuple(
         "app.serve_config.declarations",
         "app.request_rules.declarations",
         "app.replay.declarations",
+        "app.rules.correction",
         "app.rules.policy",
         "app.model_facts",
     )

@@ -270,13 +270,36 @@ def test_llm_services_of_kserve_have_several_pods() -> None:
     assert {"VLLM_ADDITIONAL_ARGS"} & servers(subject)[0].environment.keys() == set()
 
 
-def test_what_was_made_up_is_not_mended_in_place() -> None:
+def test_what_was_made_up_is_mended_where_it_is_written() -> None:
     text = STACK.replace("--no-such-option", "--enforce-eager=true")
     [server] = servers_in(read_manifests(text, "values.yaml"))
     verdict = verdict_of(server)
     assert not verdict.accepted
-    assert verdict.corrected is None
-    assert yaml.safe_load(server.source or "") == yaml.safe_load(text)
+    assert verdict.corrected is not None
+    mended = STACK.replace("--no-such-option", "--enforce-eager")
+    assert verdict.corrected["kubernetes"] == mended
+
+
+def test_what_another_object_says_is_mended_there() -> None:
+    runtime = {
+        **object_of(
+            "serving.kserve.io/v1alpha1",
+            "ServingRuntime",
+            {"containers": [container(["m", "--enforce-eager=true"], name="kserve-container")]},
+        ),
+        "metadata": {"name": "mine"},
+    }
+    named = object_of(
+        "serving.kserve.io/v1beta1",
+        "InferenceService",
+        {"predictor": {"model": {"runtime": "mine"}}},
+    )
+    of_runtime, of_service = map(verdict_of, servers(runtime, named))
+    assert of_runtime.corrected is not None
+    assert of_service.corrected is None
+    [told] = [f for f in of_service.findings if f.rule == "kubernetes-fix-elsewhere"]
+    assert told.message.startswith("write --enforce-eager: there is no place for it")
+    assert not [f for f in of_runtime.findings if f.rule == "kubernetes-fix-elsewhere"]
 
 
 RAY = """\

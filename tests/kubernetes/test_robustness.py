@@ -18,7 +18,8 @@ from app.kubernetes.read import read_kubernetes
 from app.proposal.envelope import Envelope
 from app.validation import judge
 from app.verdict.verdict import Verdict
-from tests.kubernetes.support import LIBRARY, answered, container, patch_of, pod, review
+from tests.kubernetes.resources import RESOURCES
+from tests.kubernetes.support import LIBRARY, answered, container, patch_of, patched, pod, review
 from tests.kubernetes.test_kinds import KSERVE, KUBEAI, RAY, RUNTIME, STACK
 
 PROBE = {"httpGet": {"path": "/health", "port": 8000}, "failureThreshold": 3}
@@ -47,6 +48,7 @@ FULL["spec"]["volumes"] = [
     {"name": "c", "configMap": {"name": "c", "items": [{"key": "a", "path": "b"}]}},
 ]
 BASES = [FULL, KSERVE, KUBEAI, RUNTIME, yaml.safe_load(RAY), yaml.safe_load(STACK)]
+BASES += map(yaml.safe_load, RESOURCES.values())
 
 
 def paths(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -98,7 +100,11 @@ def crash(rule: str, error: Exception) -> None:
 def test_no_value_anywhere_breaks_a_review(place: tuple[dict[str, Any], Path], value: Any) -> None:
     subject = changed(*place, value)
     assert answered(review(subject), Mode.WARN, unfailing)["allowed"] is True
-    assert isinstance(patch_of(review(subject), unfailing), list)
+    patch = patch_of(review(subject), unfailing)
+    if patch:
+        mended = patched(subject, patch)
+        assert answered(review(mended), Mode.ENFORCE, unfailing)["allowed"] is True
+        assert patch_of(review(mended), unfailing) == []
     with suppress(AdmissionError):  # no server is left, or one of a version that is not known
         for server in read_kubernetes(yaml.safe_dump(subject)):
             unfailing(Envelope(proposal=server))
