@@ -72,10 +72,11 @@ def lengths(request: GenerationRequest, served: Served) -> _Lengths | None:
 
 
 def _default_output(request: GenerationRequest, served: Served, name: str) -> int:
-    """Give what a missing or null output counts as: nothing, but on `/v1/completions`."""
+    """Give what a missing or null output counts as: nothing, but on `/v1/completions`.
+
+    Source there: `CompletionRequest.normalize_null_max_tokens`.
+    """
     if request.route is not Route.COMPLETIONS:
-        return 0
-    if request.sent(name) is None and served.catalogue.requests.output_is_reserved is not False:
         return 0
     facts = served.catalogue.requests.routes.get(request.route)
     default: Any = 0 if facts is None else facts.defaults.get(name)

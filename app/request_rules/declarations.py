@@ -40,6 +40,7 @@ RULES: tuple[RequestRule, ...] = (
     speculation.parameters,
     masks.temperature,
     masks.top_k,
+    masks.beam_search,
     masks.route,
     masks.stream,
     context.cut,

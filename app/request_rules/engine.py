@@ -248,7 +248,9 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
         id="request-stop-token-ids",
         explanation="While `min_tokens` is not reached, Model Runner V2 masks the stop ids from "
         "rows of 128. The end-of-sequence ids of the tokenizer and of generation_config.json are "
-        f"added to them, which the gate does not see: it leaves room for {_END_IDS}. {_DIES}",
+        "added to them, which the gate does not see: it refuses more than 128, or with the "
+        "model's config.json more than 127 beside its `eos_token_id`, and tells of more than "
+        f"{_MAX_STOPS - _END_IDS}. {_DIES}",
         remedy="Send fewer stop_token_ids, or no min_tokens.",
         bad=(
             RequestExample(
@@ -256,6 +258,7 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
                 '{"min_tokens": 1, "stop_token_ids": "<128 ids>"}}',
                 note="with one end-of-sequence id they are 129",
                 serve=_V2,
+                model_config={"eos_token_id": 1000},
             ),
         ),
         good=(
@@ -279,9 +282,21 @@ def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Findi
         return
     if (request.integer("min_tokens") or 0) < 1 or request.integers("trace_decode_token_ids"):
         return
-    count, most = len(set(request.integers("stop_token_ids"))), _MAX_STOPS - _END_IDS
-    if count > most:
-        yield from _overflow(stop_token_ids, request, served, "stop_token_ids", count, most)
+    ids = set(request.integers("stop_token_ids"))
+    ends = served.end_ids
+    sure = ends is not None and served.has_tokenizer is not False and ends.isdisjoint(ids)
+    if len(ids) + sure > _MAX_STOPS:
+        most = _MAX_STOPS - sure
+        yield from _overflow(stop_token_ids, request, served, "stop_token_ids", len(ids), most)
+    elif len(ids) + _END_IDS > _MAX_STOPS and served.runs_v2 is not False:
+        yield stop_token_ids.finding(
+            request,
+            "stop_token_ids",
+            f"stop_token_ids are {len(ids)}, and the end-of-sequence ids come to them; more than "
+            f"{_MAX_STOPS} would end the engine",
+            severity=Severity.WARNING,
+            evidence={"entries": len(ids), "limit": _MAX_STOPS},
+        )
 
 
 @request_rule(

@@ -169,6 +169,49 @@ def top_k(request: GenerationRequest, served: Served) -> Iterator[Finding]:
 
 @request_rule(
     Declaration(
+        id="sampling-mask-beam-search",
+        title="No beam search on a server that returns sampling masks",
+        explanation="A beam search makes its own sampling parameters, without `top_k`, which such "
+        f"a server refuses whatever the request says. {_EMPTY_500}",
+        remedy="Send the request without `use_beam_search`, or to a server without masks.",
+        severity=Severity.ERROR,
+        area="sampling-mask",
+        gate=Gate.REQUEST,
+        source="entrypoints/generate/beam_search/online.py::BeamSearchOnlineMixin.beam_search",
+        bad=(
+            RequestExample(
+                '{"prompt": "a", "use_beam_search": true, "top_k": 5}',
+                route=Route.COMPLETIONS,
+                serve=_WITH_MASKS,
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"prompt": "a", "use_beam_search": true, "top_k": 5}',
+                route=Route.COMPLETIONS,
+                serve="vllm serve m",
+            ),
+        ),
+    ),
+    fields=("use_beam_search",),
+)
+def beam_search(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse what asks for at least one token of a beam search."""
+    if not served.returns_masks or not request.switch("use_beam_search"):
+        return
+    if request.integer("max_tokens") == 0:  # which vLLM answers or refuses by itself
+        return
+    engine = served.catalogue.engine_message("top_k")
+    yield beam_search.finding(
+        request,
+        "use_beam_search",
+        f"{engine}: a beam search has none",
+        engine_message=engine,
+    )
+
+
+@request_rule(
+    Declaration(
         id="sampling-mask-route",
         title="Only /inference/v1/generate returns sampling masks",
         explanation="The engine computes the masks, and their limits on temperature and top_k "

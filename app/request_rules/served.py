@@ -55,6 +55,7 @@ class Served:
         model_names: every name that `model` may have; None also where adapters come at run time.
         max_n, max_bad_words: `VLLM_MAX_N_SEQUENCES` and `VLLM_MAX_NUM_BAD_WORDS`.
         max_bad_word_tokens: `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`.
+        end_ids: `eos_token_id` of config.json.
         has_tokenizer: whether the server loads one.
         has_tool_parser: whether `--tool-call-parser` is given.
         root_path: `--root-path`, which vLLM takes off before it looks for the route.
@@ -80,6 +81,7 @@ class Served:
     max_n: int | None = None
     max_bad_words: int | None = None
     max_bad_word_tokens: int | None = None
+    end_ids: frozenset[int] | None = None
     has_tokenizer: bool | None = None
     has_tool_parser: bool | None = None
     root_path: str = ""
@@ -128,6 +130,7 @@ def served_by(config: ServeConfig) -> Served:
         max_n=_known(lambda: _number(config, "VLLM_MAX_N_SEQUENCES")),
         max_bad_words=_known(lambda: _number(config, "VLLM_MAX_NUM_BAD_WORDS")),
         max_bad_word_tokens=_known(lambda: _number(config, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS")),
+        end_ids=_known(lambda: _end_ids(config)),
         has_tokenizer=_known(lambda: _has_tokenizer(config)),
         has_tool_parser=_known(lambda: config["tool_call_parser"] is not None),
         root_path=_known(lambda: str(config["root_path"] or "")) or "",
@@ -137,6 +140,12 @@ def served_by(config: ServeConfig) -> Served:
 def _speculates(config: ServeConfig) -> bool:
     shorthands = ("spec_method", "spec_model", "spec_tokens")
     return any(config[name] is not None for name in ("speculative_config", *shorthands))
+
+
+def _end_ids(config: ServeConfig) -> frozenset[int] | None:
+    given = hf_value(config, "eos_token_id")
+    ids = given if isinstance(given, list) else [given]
+    return frozenset(ids) if ids and all(type(token) is int for token in ids) else None
 
 
 def _has_tokenizer(config: ServeConfig) -> bool:

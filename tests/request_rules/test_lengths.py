@@ -42,7 +42,7 @@ def _ids(count: int) -> list[int]:
         ({"prompt": "a", "max_tokens": 16}, LENGTH, ""),
         ({"prompt": "a" * 10_000, "max_tokens": 1}, "", ""),
         ({"prompt": "a"}, LENGTH, ""),  # 16 unless sent
-        ({"prompt": "a", "max_tokens": None}, "", ""),
+        ({"prompt": "a", "max_tokens": None}, LENGTH, ""),  # as if it were not sent
         ({"prompt": _ids(3)}, LENGTH, ""),
         ({"prompt": [_ids(3), _ids(16)], "max_tokens": 1}, LENGTH, LENGTH),
         ({"prompt": ["a", "b"], "max_tokens": 17}, LENGTH, LENGTH),

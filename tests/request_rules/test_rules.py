@@ -151,9 +151,38 @@ def test_openai_routes_take_temperature_from_the_generation_config(route: Route)
     assert "sampling-mask-temperature" not in _rules(unknown, route, {"top_k": 5})
 
 
-def test_beam_search_is_left_to_vllm() -> None:
-    body = {"prompt": "a", "use_beam_search": True, "temperature": 0}
-    assert _rules(_served(MASKS_ONLY_VLLM), Route.COMPLETIONS, body) == ["sampling-mask-route"]
+@pytest.mark.parametrize("route", [Route.COMPLETIONS, Route.CHAT])
+def test_a_beam_search_has_no_top_k_whatever_the_request_says(route: Route) -> None:
+    served = _served(MASKS_ONLY_VLLM)
+    body = {"prompt": "a", "messages": [], "use_beam_search": True, "top_k": 5, "temperature": 1}
+    rule = "sampling-mask-beam-search"
+    assert rule in _rules(served, route, body)
+    assert rule not in _rules(served, route, {**body, "max_tokens": 0})
+    assert rule not in _rules(served, route, {**body, "use_beam_search": False})
+    assert rule not in _rules(_served("vllm serve m"), route, body)
+
+
+@pytest.mark.parametrize(
+    ("count", "model", "verdict"),
+    [
+        (123, {}, None),
+        (124, {}, "warning"),
+        (128, {}, "warning"),
+        (129, {}, "error"),
+        (127, {"eos_token_id": 1000}, "warning"),
+        (128, {"eos_token_id": 1000}, "error"),
+        (128, {"eos_token_id": [1000, 1001]}, "error"),
+        (128, {"eos_token_id": [1000, 5]}, "warning"),
+    ],
+)
+def test_the_end_of_sequence_ids_count_where_they_are_known(
+    count: int, model: dict[str, Any], verdict: str | None
+) -> None:
+    served = served_by_command("VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m", model=model)
+    body = {"min_tokens": 1, "stop_token_ids": list(range(count))}
+    raw = json.dumps({"token_ids": [1], "sampling_params": body}).encode()
+    findings = dict(RequestChecker(served).examine(Route.GENERATE, raw).findings)
+    assert findings.get("request-stop-token-ids") == verdict
 
 
 @pytest.mark.parametrize("command", ["vllm serve m", "vllm serve m --no-return-sampling-mask"])
