@@ -11,7 +11,7 @@ from app.proposal.envelope import Envelope
 from app.proposal.proposal import Proposal
 from app.proposal.suppression import Profile
 from app.rules.evaluate import judge_only, validate
-from app.rules.policy import Policy
+from app.rules.policy import Policy, without_shared_exceptions
 from app.rules.registry import CrashHook
 from app.serve_config.diagnostics import finding
 from app.settings import Settings
@@ -52,7 +52,7 @@ def judge(
                 told, catalogue, on_crash=on_crash, every_setting=every_setting, policy=policy
             )
             verdicts.append(replace(verdict, id=envelope.id, subject=proposal.subject))
-    return tuple(verdicts)
+    return tuple(without_shared_exceptions(verdicts, policy))
 
 
 def policy_of(settings: Settings) -> Policy:

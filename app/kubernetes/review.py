@@ -221,13 +221,19 @@ def _mended(subject: Manifest, judge: Judge) -> tuple[Manifest, tuple[Verdict, .
 
 
 def _judged(subject: Manifest, judge: Judge, *, editable: bool = True) -> Judged:
-    """Judge each server; that one cannot be read says nothing against it, or the others."""
+    """Judge the servers; that one cannot be read says nothing against it, or the others."""
     verdicts: list[Verdict] = []
     unread: list[str] = []
     try:
         servers = servers_in((subject,), editable=editable)
     except AdmissionError as error:
         return Judged(unread=(f"not judged: {_told(error)}",))
+    if not servers:
+        return Judged()
+    try:  # all at once, as one may use an exception that another one does not
+        return Judged(judge(Envelope(proposal=servers[0], more=servers[1:])))
+    except AdmissionError:
+        pass
     for server in servers:
         try:
             verdicts.extend(judge(Envelope(proposal=server)))

@@ -7,8 +7,8 @@ the verdict stays in it as *suppressed*, with the reason.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.proposal.suppression import Profile, Suppression
@@ -17,7 +17,8 @@ from app.rules.registry import finding_of
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, SetFlag
-from app.verdict.verdict import NotChecked, Outcome, Suppressed
+from app.verdict.location import Location
+from app.verdict.verdict import NotChecked, Outcome, Suppressed, Verdict
 
 _SOURCE: Final = "app/rules/policy.py"
 
@@ -131,7 +132,7 @@ def suppressed(
         if found is None:
             kept.append(finding)
         else:
-            taken.append(Suppressed(finding, found.reason))
+            taken.append(Suppressed(finding, found.reason, found.location))
     used = {entry.finding.rule for entry in taken}
     kept.extend(_remarks(suppressions, used, set(known)))
     return kept, taken
@@ -151,4 +152,37 @@ def _remarks(
                 NO_REASON, f"the exception from {rule} gives no reason and is void", location=place
             )
         elif rule not in used:
-            yield finding_of(UNUSED, f"{rule} finds nothing here", location=place)
+            yield finding_of(
+                UNUSED, f"{rule} finds nothing here", location=place, evidence={"rule": rule}
+            )
+
+
+def without_shared_exceptions(verdicts: Sequence[Verdict], policy: Policy) -> list[Verdict]:
+    """Take back that an exception is unused where another server of the same text uses it.
+
+    An annotation, or a comment, counts for every server that the object or the text has.
+    """
+    used = {
+        (verdict.vllm_version, entry.finding.rule, entry.exception)
+        for verdict in verdicts
+        for entry in verdict.suppressed
+    }
+    return [_without(verdict, used, policy) for verdict in verdicts]
+
+
+def _without(
+    verdict: Verdict, used: Set[tuple[str, str, Location | None]], policy: Policy
+) -> Verdict:
+    kept = tuple(
+        found
+        for found in verdict.findings
+        if found.rule != UNUSED.id
+        or (verdict.vllm_version, found.evidence.get("rule"), found.location) not in used
+    )
+    if len(kept) == len(verdict.findings):
+        return verdict
+    outcome = verdict.outcome
+    if outcome is Outcome.REJECTED:  # to the strict profile the warning may have been the only one
+        outcome = policy.outcome(Verdict.of(verdict.vllm_version, kept).outcome, kept)
+    corrected = None if outcome is Outcome.ACCEPTED else verdict.corrected
+    return replace(verdict, findings=kept, outcome=outcome, corrected=corrected)

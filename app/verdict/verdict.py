@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from app.verdict.finding import Finding, Severity
 from app.verdict.jsonable import jsonable
+from app.verdict.location import Location
 
 VERDICT_SCHEMA = "vllm-admission.verdict/1"
 
@@ -35,10 +36,11 @@ class NotChecked:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """A finding that an exception took out of the verdict, and the exception's reason."""
+    """A finding that an exception took out of the verdict, and the exception's reason and place."""
 
     finding: Finding
     reason: str
+    exception: Location | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Render as the finding with its reason."""

@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 
 from app.errors import UnknownVersion
+from app.kubernetes.containers import servers_in
+from app.kubernetes.manifest import manifest_of
 from app.kubernetes.mode import Mode
 from app.kubernetes.review import crashed
 from app.proposal.envelope import Envelope
+from app.proposal.suppression import Profile
+from app.validation import judge
 from app.verdict.finding import Finding, Severity
 from app.verdict.verdict import Outcome, Verdict
 from tests.kubernetes.support import (
     BAD,
     GOOD,
+    LIBRARY,
     answered,
     container,
     decided,
@@ -331,3 +336,33 @@ def test_a_script_that_cannot_be_read_leaves_its_server_open() -> None:
     response = answered(review(deployment(odd, container(BAD))))
     assert response["allowed"] is False
     assert patch_of(review(deployment(odd))) == []
+
+
+def test_an_exception_that_one_of_two_servers_uses_is_used() -> None:
+    rule = "kubernetes-readiness-missing"
+    ready = {"readinessProbe": {"httpGet": {"path": "/health", "port": 8000}}}
+    servers = container(GOOD), container([*GOOD, "--port", "8001"], name="second", **ready)
+    reason = {"vllm-admission/ignore": f"{rule}: it is behind a queue"}
+    for order in (servers, servers[::-1]):
+        subject = deployment(*order, annotations=reason)
+        found = [f.rule for v in decided(review(subject)).verdicts for f in v.findings]
+        assert "suppression-unused" not in found
+        assert rule not in found
+    without = deployment(container([*GOOD], **ready), annotations=reason)
+    [verdict] = decided(review(without)).verdicts
+    assert "suppression-unused" in [f.rule for f in verdict.findings]
+
+
+def test_the_strict_profile_accepts_what_only_seemed_unused() -> None:
+    rule = "kubernetes-readiness-missing"
+    ready = {"readinessProbe": {"httpGet": {"path": "/health", "port": 8000}}}
+    share = ["--gpu-memory-utilization", "0.4"]
+    subject = deployment(
+        container([*GOOD, *share]),
+        container([*GOOD, *share, "--port", "8001"], name="second", **ready),
+        annotations={"vllm-admission/ignore": f"{rule}: it is behind a queue"},
+    )
+    first, *more = servers_in([manifest_of(subject)])
+    envelope = Envelope(proposal=first, more=tuple(more), profile=Profile.STRICT)
+    verdicts = judge(envelope, LIBRARY, "0.32.0")
+    assert [v.outcome for v in verdicts] == [Outcome.ACCEPTED] * 2, [v.findings for v in verdicts]
