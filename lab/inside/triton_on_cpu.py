@@ -22,6 +22,7 @@ def install() -> None:
     patch_after_import("triton.runtime.interpreter", _reduce_nothing_but_nan)
     patch_after_import("triton.language.extra.libdevice", _add_log1p)
     patch_after_import("vllm.v1.sample.ops.topk_topp_sampler", _use_pytorch_top_k_top_p)
+    patch_after_import("vllm.v1.worker.cpu_worker", _ask_for_amx)
 
 
 def _add_cpu_backend(backends: Any) -> None:
@@ -100,3 +101,15 @@ def _add_log1p(libdevice: Any) -> None:
 def _use_pytorch_top_k_top_p(sampler: Any) -> None:
     """Choose vLLM's own PyTorch top-k/top-p; the interpreter cannot run its Triton kernel."""
     sampler.HAS_TRITON = False
+
+
+def _ask_for_amx(_worker: Any) -> None:
+    """Ask the kernel for the AMX registers, which vLLM's attention uses where the CPU has them.
+
+    vLLM leaves that to oneDNN, which asks at its first large product: a worker whose first
+    request was short ended with an illegal instruction.
+    """
+    import torch
+
+    if torch.cpu._is_amx_tile_supported() and not torch.cpu._init_amx():
+        torch.cpu._is_amx_tile_supported = lambda: False
