@@ -33,6 +33,7 @@ RULES: tuple[RequestRule, ...] = (
     engine.logit_bias_size,
     engine.logit_bias_finite,
     engine.stop_token_ids,
+    engine.stop_token_range,
     engine.output_range,
     bad_words.bad_words,
     amounts.prompt_logprobs,

@@ -301,6 +301,60 @@ def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Findi
 
 @request_rule(
     _fatal(
+        "With min_tokens, vLLM 0.28 dies of stop_token_ids that are no tokens",
+        _TABLES,
+        id="request-stop-token-range",
+        explanation="0.28 does not compare stop ids with the vocabulary. While `min_tokens` is not "
+        "reached, Model Runner V2 writes to the logits at each of them: one below 0 or beyond the "
+        f"vocabulary is beside them, and one of 2**31 fits no table. {_DIES}",
+        remedy="Send ids from 0 to `vocab_size` - 1, or no min_tokens.",
+        versions="<0.29",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"min_tokens": 1, "stop_token_ids": [-1]}}',
+                serve=_V2,
+                versions="<0.29",
+            ),
+            RequestExample(
+                '{"prompt": "a", "min_tokens": 1, "stop_token_ids": [1000]}',
+                route=Route.COMPLETIONS,
+                serve=_V2,
+                model_config={"vocab_size": 1000},
+                versions="<0.29",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"min_tokens": 1, "stop_token_ids": [9]}}',
+                serve=_V2,
+                versions="<0.29",
+            ),
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"stop_token_ids": [-1]}}',
+                note="without min_tokens nothing is written",
+                serve=_V2,
+                versions="<0.29",
+            ),
+        ),
+    ),
+    fields=("stop_token_ids",),
+)
+def stop_token_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse ids that the kernel would write beside the logits with."""
+    if not _has_table_fields(request) or (request.integer("min_tokens") or 0) < 1:
+        return
+    most = served.vocabulary or _LARGEST + 1
+    wrong = [token for token in request.integers("stop_token_ids") if not 0 <= token < most]
+    if wrong:
+        what = (
+            f"with min_tokens, ids in stop_token_ids must be from 0 to {most - 1} on this server, "
+            f"got {wrong[0]}; it would end the engine"
+        )
+        yield from _fatality(stop_token_range, request, served, "stop_token_ids", what)
+
+
+@request_rule(
+    _fatal(
         "Prompt and output together must fit 32 bits",
         "v1/worker/gpu/states.py::RequestState.add_request",
         id="request-output-range",

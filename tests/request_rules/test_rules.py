@@ -282,6 +282,27 @@ def test_negative_logprobs_need_no_configuration_to_be_refused() -> None:
 # What ends the engine
 
 
+@pytest.mark.parametrize(
+    ("ids", "vocabulary", "refused"),
+    [
+        ([-1], None, True),
+        ([2**31], None, True),
+        ([2**31 - 1], None, False),
+        ([1023], 1024, False),
+        ([1, 1024], 1024, True),
+    ],
+)
+def test_stop_ids_that_0_28_writes_beside_the_logits(
+    ids: list[int], vocabulary: int | None, refused: bool
+) -> None:
+    """-1 and 2**40 ended 0.28.0; newer versions refuse them."""
+    model = None if vocabulary is None else {"vocab_size": vocabulary}
+    served = _served("VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m", "0.28.0", model)
+    found = _generate(served, min_tokens=1, stop_token_ids=ids)
+    assert ("request-stop-token-range" in found) is refused
+    assert _generate(served, stop_token_ids=ids) == []
+
+
 def test_rules_about_tables_only_tell_where_the_runner_is_unknown() -> None:
     served = _served("vllm serve m", "0.28.0")
     assert served.runs_v2 is None
