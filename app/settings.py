@@ -200,7 +200,8 @@ class Settings(BaseSettings):
     request_max_bad_word_bytes: int = Field(
         4096,
         gt=0,
-        description="Most bytes of `bad_words` together, where too many tokens end the engine.",
+        description="Most bytes of `bad_words` together where their tokens could not be counted "
+        "and too many end the engine.",
     )
     request_characters_per_token: int | None = Field(
         None,
