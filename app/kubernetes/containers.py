@@ -12,12 +12,13 @@ from typing import Any, Final
 from app.errors import AdmissionError, InvalidEnvelope
 from app.kubernetes.annotations import Annotations, json_object
 from app.kubernetes.custom import made_of
-from app.kubernetes.environment import Environment, named, not_a_string, texts_of
+from app.kubernetes.environment import Environment, not_a_string
 from app.kubernetes.expansion import Expanded
 from app.kubernetes.gpus import Gpus
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.made_writer import MadeWriter
 from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests, text_of
+from app.kubernetes.mounts import Mounted
 from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.ray import ray_servers
@@ -119,7 +120,8 @@ class _Pod:
         image = self._image(container, path)
         command = words.read((*path, "command"))
         arguments = words.read((*path, "args")) or ()
-        files = self._mounted(container)
+        mounted = Mounted(self._spec, container, self._stream, self._manifest.namespace)
+        files = mounted.texts()
         around = Surroundings(Form.KUBERNETES, words.holder(path), _reader(files), files)
         at = self._manifest.places.location(path)
         if command is None:
@@ -138,6 +140,8 @@ class _Pod:
             **self._editing(path),
             subject=self._subject(container),
             files={**files, **proposal.files},
+            file_texts=mounted.places() if self._editable else {},
+            write_file=mounted.written,
             model_config=annotations.model_config or _model_config(proposal, files),
             hardware=gpus.hardware(image, proposal.program, annotations.memory_in_use),
             findings=(
@@ -218,42 +222,6 @@ class _Pod:
             gpu_share=share,
         )
 
-    # files
-
-    def _mounted(self, container: Mapping[str, Any]) -> dict[str, str]:
-        """Give the texts that ConfigMaps of the stream put into the container, by their path."""
-        volumes = {
-            volume["name"]: volume
-            for volume in _mappings(self._spec.get("volumes"))
-            if isinstance(volume.get("name"), str)
-        }
-        files: dict[str, str] = {}
-        for mount in _mappings(container.get("volumeMounts")):
-            name, at = mount.get("name"), mount.get("mountPath")
-            volume = volumes.get(name) if isinstance(name, str) else None
-            if volume is not None and isinstance(at, str):
-                files |= self._files(volume, at.rstrip("/"), mount.get("subPath"))
-        return files
-
-    def _files(self, volume: Mapping[str, Any], at: str, sub_path: object) -> dict[str, str]:
-        source = volume.get("configMap")
-        if not isinstance(source, Mapping):
-            return {}
-        held = named(self._stream, "ConfigMap", source.get("name"), self._manifest.namespace)
-        if held is None:
-            return {}
-        texts = texts_of(held)
-        items = source.get("items")
-        if isinstance(items, list):
-            texts = {
-                str(item["path"]): texts[str(item["key"])]
-                for item in _mappings(items)
-                if "path" in item and str(item.get("key")) in texts
-            }
-        if isinstance(sub_path, str):
-            return {at: texts[sub_path]} if sub_path in texts else {}
-        return {f"{at}/{name}": text for name, text in texts.items()}
-
 
 class _Words:
     """Reads `command` and `args`; `findings` are what came up."""
@@ -314,12 +282,6 @@ def _is_told_of(service: Manifest) -> bool:
     """Whether pods get variables for it: those with an address of the cluster's do."""
     address = service.at(("spec", "clusterIP"))
     return address not in ("None", "") and service.at(("spec", "type")) != "ExternalName"
-
-
-def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    for item in value if isinstance(value, list) else ():
-        if isinstance(item, Mapping):
-            yield item
 
 
 def _model_config(proposal: Proposal, files: Mapping[str, str]) -> Mapping[str, Any] | None:

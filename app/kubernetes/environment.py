@@ -104,7 +104,9 @@ class Environment:
             )
             return
         for key, value in texts_of(held).items():
-            yield Variable(f"{prefix}{key}", value, replace(place, variable=f"{prefix}{key}"))
+            # What a Secret holds is not to be shown: its place is that of its name.
+            at = held.places.location(("data", key)) if kind == "ConfigMap" else place
+            yield Variable(f"{prefix}{key}", value, replace(at, variable=f"{prefix}{key}"))
 
     def _named(self, kind: str, name: object) -> Manifest | None:
         return named(self._stream, kind, name, self._manifest.namespace)

@@ -79,12 +79,13 @@ def reread(proposal: Proposal, text: str | None) -> Proposal:
     except AdmissionError:  # the edit broke quotes around it
         return proposal
     source = innermost(proposal).source
+    given = {n: t for n, t in proposal.files.items() if n not in proposal.file_texts}
     written = {n: v for n, v in edited.environment.items() if v.location.source == source}
     outside = {n: v for n, v in proposal.environment.items() if v.location.source != source}
     return replace(
         edited,
         environment={**written, **outside},
-        files={**edited.files, **proposal.files},
+        files={**edited.files, **given},
         model_config=proposal.model_config,
         draft_model_config=proposal.draft_model_config,
         hardware=proposal.hardware,

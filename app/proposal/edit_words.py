@@ -9,7 +9,7 @@ from typing import Any
 
 from app.catalogue import Catalogue, Flag
 from app.proposal.changes import Change
-from app.proposal.edit_text import changed
+from app.proposal.edit_text import changed, reread
 from app.proposal.edit_yaml import edit_config_text
 from app.proposal.nested import with_value, without
 from app.proposal.proposal import Entrypoint, Proposal
@@ -79,6 +79,9 @@ def _edit_file(
     if config is None or config.name not in proposal.files or config.broken is not None:
         return proposal
     text = edit_config_text(proposal.files[config.name], config.name, edit, catalogue)
+    if config.name in proposal.file_texts and proposal.write_file is not None:
+        edited = reread(proposal, proposal.write_file(config.name, text))
+        return edited if edited.files.get(config.name) == text else proposal
     return replace(proposal, files={**proposal.files, config.name: text})
 
 

@@ -122,6 +122,7 @@ class Along:
             proposal,
             environment={**proposal.environment, **self.environment},
             files={**proposal.files, **self.files},
+            file_texts={n: t for n, t in proposal.file_texts.items() if n not in self.files},
             model_config=self.model_config or proposal.model_config,
             draft_model_config=self.draft_model_config or proposal.draft_model_config,
             hardware=_merged(proposal.hardware, self.hardware),

@@ -110,6 +110,8 @@ class Proposal:
         yaml: the file, in the form config_yaml.
         environment: what the server's process gets, by name.
         files: `--config` and environment files given along, by the name that the proposal uses.
+        file_texts: those of them that stand in the source, as texts within it.
+        write_file: writes such a file, given its name and text, into the source; gives all of it.
         source: the text that locations with a line point into.
         findings: what came up while reading it, before any vLLM version was asked.
         command: spans from the command's first word (`exec`, `vllm`, the image) to before its
@@ -137,6 +139,8 @@ class Proposal:
     yaml: YamlFile | None = None
     environment: Mapping[str, Variable] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    file_texts: Mapping[str, LineIndex] = field(default_factory=dict, compare=False, repr=False)
+    write_file: Callable[[str, str], str] | None = field(default=None, compare=False, repr=False)
     source: str | None = None
     model_config: Mapping[str, Any] | None = None
     draft_model_config: Mapping[str, Any] | None = None

@@ -32,6 +32,7 @@ def render(proposal: Proposal) -> dict[str, Any]:
     }
     if environment:
         body["env"] = environment
-    if proposal.files and proposal.form is not Form.CONFIG_YAML:
-        body["files"] = dict(proposal.files)
+    files = {n: text for n, text in proposal.files.items() if n not in proposal.file_texts}
+    if files and proposal.form is not Form.CONFIG_YAML:
+        body["files"] = files
     return body

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.catalogue import Catalogue
+from app.proposal.positions import LineIndex
 from app.proposal.proposal import Proposal
 from app.proposal.suppression import Profile, suppressions_in
 from app.rules.correction import corrected, decisive, unplaced
@@ -15,6 +16,8 @@ from app.rules.policy import Policy, suppressed
 from app.rules.registry import CrashHook, Registry, Rule, default_registry, run
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import ServeConfig
+from app.verdict.finding import Finding
+from app.verdict.location import Location
 from app.verdict.verdict import NotChecked, Outcome, Verdict
 
 
@@ -74,7 +77,8 @@ def judge_only(
         settings = None
     else:
         settings = settings_of(config, verdict.findings, every=every_setting)
-    return replace(verdict, settings=settings, sources=_sources(proposal))
+    sources = {n: t for n, t in _sources(proposal).items() if n not in proposal.file_texts}
+    return replace(verdict, settings=settings, sources=sources)
 
 
 def _judged(
@@ -115,7 +119,7 @@ def _judged(
     findings, taken = suppressed(findings, suppressions, registry.by_id)
     verdict = Verdict.of(
         catalogue.vllm_version,
-        findings,
+        [_in_source(found, proposal) for found in findings],
         not_checked=tuple(dict.fromkeys(not_checked)),
         suppressed=tuple(taken),
     )
@@ -130,6 +134,23 @@ def _platform(proposal: Proposal) -> str:
     """Name the platform as catalogues do; what is not known of one is as on CUDA."""
     gpu = proposal.hardware.gpu if proposal.hardware is not None else None
     return "cuda" if gpu is None else device_named(gpu).kind.value
+
+
+def _in_source(found: Finding, proposal: Proposal) -> Finding:
+    """Place a finding in the text that was given, where a file it is about stands in that."""
+    if not proposal.file_texts:
+        return found
+
+    def placed(place: Location) -> Location:
+        text = proposal.file_texts.get(place.source or "")
+        span = None if text is None else LineIndex(text.text, place.source or "").span(place)
+        return place if text is None or span is None else text.location(*span)
+
+    return replace(
+        found,
+        location=None if found.location is None else placed(found.location),
+        related=tuple(map(placed, found.related)),
+    )
 
 
 def _sources(proposal: Proposal) -> dict[str, str]:

@@ -17,6 +17,7 @@ from app.proposal.envelope import Envelope, read_envelope
 from app.proposal.proposal import Form
 from app.proposal.read import read_text
 from app.validation import judge
+from app.verdict.finding import Severity
 from app.verdict.verdict import Verdict
 from tests.kubernetes.support import BAD, LIBRARY, container, deployment, gate
 
@@ -264,3 +265,76 @@ def test_words_are_edited_in_every_style(
         [server] = read_kubernetes(yaml.safe_dump(subject, default_flow_style=flow))
     edited = changed(server, change)
     assert [word.text for word in edited.words] == expected
+
+
+MOUNTED = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data:
+  serve.yaml: |
+    # ours
+    model: org/m
+    max_num_seqss: 8
+    return-sampling-mask: true  # to train
+  LEVEL: loud
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: vllm
+    image: vllm/vllm-openai:v0.32.0
+    command: [vllm, serve, --config, /etc/vllm/serve.yaml]
+    env:
+    - name: VLLM_LOGGING_LEVEL
+      valueFrom: {configMapKeyRef: {name: settings, key: LEVEL}}
+    envFrom: [{prefix: VLLM_MAX_, configMapRef: {name: numbers}}]
+    volumeMounts: [{name: c, mountPath: /etc/vllm}]
+  volumes: [{name: c, configMap: {name: settings}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: numbers}
+data:
+  AUDIO_CLIP_FILESIZE_MB: many
+"""
+
+
+def test_a_file_of_a_config_map_is_judged_where_it_stands_in_the_stream() -> None:
+    [server] = read_kubernetes(MOUNTED, source="all.yaml")
+    [verdict] = gate(Envelope(proposal=server))
+    places = {
+        f.rule: (f.location.source, f.location.line, f.location.column)
+        for f in verdict.findings
+        if f.location is not None and f.severity is Severity.ERROR
+    }
+    assert places["yaml-unknown-key"] == ("all.yaml", 8, 5)
+    assert places["env-invalid-value"] == ("all.yaml", 31, 27)
+    assert "/etc/vllm/serve.yaml" not in verdict.sources
+
+
+def test_a_file_of_a_config_map_is_mended_in_the_stream() -> None:
+    text = MOUNTED.replace("many", "20").replace("loud", "INFO")
+    [server] = read_kubernetes(text)
+    [verdict] = gate(Envelope(proposal=server))
+    assert verdict.corrected is not None
+    assert verdict.corrected["safe"] is True
+    assert verdict.corrected.keys() == {"kubernetes", "fixes", "safe"}
+    mended = verdict.corrected["kubernetes"]
+    assert "    max-num-seqs: 8\n" in mended
+    assert "# ours" in mended
+    assert "# to train" in mended
+    [again] = read_kubernetes(mended)
+    assert gate(Envelope(proposal=again))[0].accepted
+
+
+def test_a_file_that_is_given_counts_more_than_the_streams() -> None:
+    text = MOUNTED.replace("many", "20").replace("loud", "INFO")
+    own = "model: org/m\nmax_num_seqss: 8\n"
+    envelope = read_envelope({"kubernetes": text, "files": {"/etc/vllm/serve.yaml": own}})
+    [verdict] = gate(envelope)
+    assert verdict.corrected is not None
+    assert verdict.corrected["kubernetes"] == text
+    assert verdict.corrected["files"] == {"/etc/vllm/serve.yaml": own.replace("max_num_seqss", "max-num-seqs")}
