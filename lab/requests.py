@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from packaging.version import Version
 
 from app.catalogue import CatalogueLibrary
 from app.proposal.shell import parse_command
@@ -40,6 +41,8 @@ PROFILES: Final[dict[str, tuple[str, ...]]] = {
         '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}',
     ),
 }
+# The first version that runs a profile on Model Runner V2.
+_SINCE: Final = {"speculating": Version("0.32.0")}
 # What ends an engine, or a bound of our own: the gate refuses it, and vLLM takes it.
 OURS: Final = frozenset(
     {
@@ -51,6 +54,9 @@ OURS: Final = frozenset(
         "request-stop-token-ids",
         "request-prompt-logprobs-cost",
         "request-bad-words",
+        "request-output-range",
+        "request-stop-token-range",
+        "request-nesting",
     }
 )
 # Our name for a connection that broke: a stream that vLLM ends without saying why.
@@ -80,6 +86,12 @@ class Answer:
     @property
     def is_missed(self) -> bool:
         return not self.rules and self.status >= 400
+
+
+def profiles_of(version: str) -> list[str]:
+    """Give the profiles that a version can run."""
+    known = Version(version)
+    return [name for name in PROFILES if known >= _SINCE.get(name, known)]
 
 
 def served(version: str, command: Sequence[str], model: Path) -> Served:
@@ -185,14 +197,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="requests for each server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", action="append", choices=PROFILES, default=None)
+    parser.add_argument("--jobs", type=int, default=8, help="requests at a time")
     parser.add_argument("--keep", type=Path, help="write the answers, as JSON lines, to this file")
     parser.add_argument("--sample", action="store_true", help="keep a few of each kind only")
     options = parser.parse_args()
     answers: list[Answer] = []
     try:
-        for profile in options.profile or PROFILES:
+        for profile in options.profile or profiles_of(options.version):
             with Server(options.version, PROFILES[profile]) as server:
-                found = ask(server, profile, options.count, options.seed)
+                found = ask(server, profile, options.count, options.seed, options.jobs)
                 print(f"{options.version} {profile}: " + "\n  ".join(summary(found)), flush=True)
                 answers += found
                 if not server.running or not is_healthy(server.url):
