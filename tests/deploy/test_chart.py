@@ -272,6 +272,19 @@ def test_a_changed_configuration_starts_the_pods_anew(programs: Programs) -> Non
     assert checksum("vllm serve m") == checksum("vllm serve m") != checksum("vllm serve n")
 
 
+def test_the_largest_body_fits_into_the_memory(programs: Programs) -> None:
+    """Measured: a body takes five times its size, a process 120 MiB, and one that replays 90."""
+    values = yaml.safe_load((programs.chart / "values.yaml").read_text())
+    largest = max(
+        values["settings"]["max_replay_bytes"],
+        values["settings"]["max_replay_line_bytes"],
+        Settings().max_body_bytes,
+        Settings().max_review_bytes,
+    )
+    needed = 120 + values["settings"]["replay_workers"] * 90 + 5 * largest / 2**20
+    assert needed < int(values["resources"]["limits"]["memory"].removesuffix("Mi"))
+
+
 def test_where_all_is_denied_the_job_reaches_the_api_server(programs: Programs) -> None:
     manifests = programs.template(*VARIANTS["self-signed"])
     gate, job = find(manifests, "NetworkPolicy")
