@@ -119,7 +119,7 @@ def main() -> int:
         return encode_json(decide(body).body)
 
     def mutate(body: bytes) -> bytes:
-        return encode_json(mutated(decode_json(body.decode()), mending).body)
+        return encode_json(mutated(decode_json(body.decode()), mending, "").body)
 
     bodies = [review(number) for number in range(options.reviews)]
     gc.collect()

@@ -76,7 +76,11 @@ async def validate_in_mode(request: Request, mode: Mode) -> Response:
 )
 async def mutate(request: Request) -> Response:
     """Mend what vLLM would refuse, where that gives nothing up."""
-    return await _answered(request, mutated, mend=True)
+
+    def answer(data: object, judge: Judge) -> Decision:
+        return mutated(data, judge, _MORE_AT)
+
+    return await _answered(request, answer, mend=True)
 
 
 async def _validated(request: Request, mode: Mode) -> Response:

@@ -30,6 +30,7 @@ API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 _WARNING_LENGTH: Final = 250
 _WARNINGS_LENGTH: Final = 3800
+_ANNOTATION_LENGTH: Final = 1024
 # Kinds whose description of the pods may still be changed after they were made.
 _MUTABLE: Final = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "CronJob", "LeaderWorkerSet", "ReplicaSet"}
@@ -172,7 +173,10 @@ def _answered(
         "mode": mode.value,
         "verdict": _worst(verdicts).value if verdicts else "unread",
         "ruleset": _ruleset(),
-        "rules": ",".join(dict.fromkeys(f.rule for v in verdicts for f in v.findings))[:1024],
+        "rules": ",".join(dict.fromkeys(f.rule for v in verdicts for f in v.findings))[
+            :_ANNOTATION_LENGTH
+        ],
+        "exceptions": _exceptions(verdicts)[:_ANNOTATION_LENGTH],
         "vllm-versions": ",".join(dict.fromkeys(v.vllm_version for v in verdicts)),
     }
     if before and rejected and not fresh:
@@ -189,7 +193,13 @@ def _answered(
     )
 
 
-def mutated(data: object, judge: Judge) -> Decision:
+def _exceptions(verdicts: Sequence[Verdict]) -> str:
+    """Name the exceptions that were used, with their reasons, as they are written."""
+    used = (f"{e.finding.rule}: {e.reason}" for v in verdicts for e in v.suppressed)
+    return "; ".join(dict.fromkeys(used))
+
+
+def mutated(data: object, judge: Judge, more_at: str) -> Decision:
     """Answer a mutating review: safe fixes, where they make what would be refused acceptable."""
     try:
         review = read_review(data)
@@ -201,23 +211,37 @@ def mutated(data: object, judge: Judge) -> Decision:
     )
     if subject is None or not changeable:
         return _decision(review, True, "ignored")
-    mended, verdicts = _mended(subject, judge)
+    mended, verdicts, fixes = _mended(subject, judge)
     operations = list(patch_between(subject.data, mended.data))
     if not operations:
         return _decision(review, True, "unchanged", verdicts=verdicts)
-    return _decision(review, True, "patched", patch=operations, verdicts=verdicts)
+    told = [f"changed by vllm-admission: {fix}" for fix in fixes]
+    annotations = {"fixes": "; ".join(fixes)[:_ANNOTATION_LENGTH], "ruleset": _ruleset()}
+    return _decision(
+        review,
+        True,
+        "patched",
+        warnings=_warnings(told, more_at),
+        annotations=annotations,
+        patch=operations,
+        verdicts=verdicts,
+    )
 
 
-def _mended(subject: Manifest, judge: Judge) -> tuple[Manifest, tuple[Verdict, ...]]:
+def _mended(
+    subject: Manifest, judge: Judge
+) -> tuple[Manifest, tuple[Verdict, ...], tuple[str, ...]]:
     """Mend one server after the other, each in the object that the one before left."""
     verdicts = first = _judged(subject, judge).verdicts
+    fixes: list[str] = []
     for i in range(len(first)):
         corrected = verdicts[i].corrected if i < len(verdicts) else None
         if corrected is None or not corrected.get("safe") or "kubernetes" not in corrected:
             continue
         subject = manifest_of(json.loads(corrected["kubernetes"]))
+        fixes.extend(corrected["fixes"])
         verdicts = _judged(subject, judge).verdicts
-    return subject, first
+    return subject, first, tuple(dict.fromkeys(fixes))
 
 
 def _judged(subject: Manifest, judge: Judge, *, editable: bool = True) -> Judged:

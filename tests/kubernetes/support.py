@@ -81,7 +81,7 @@ def decided(data: Any, mode: Mode = Mode.ENFORCE, by: Judge = gate) -> Decision:
 
 def patch_of(data: Any, by: Judge = gate) -> list[dict[str, Any]]:
     """Give the patch of a mutating review; an empty one if there is none."""
-    response = mutated(data, by).body["response"]
+    response = mutated(data, by, "the page").body["response"]
     assert response["allowed"]
     assert ("patch" in response) == ("patchType" in response)
     if "patch" not in response:

@@ -11,12 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.kubernetes.json_patch import patch_between
+from app.kubernetes.review import mutated
 from tests.kubernetes.support import (
     BAD,
     GOOD,
     answered,
     container,
     deployment,
+    gate,
     patch_of,
     patched,
     pod,
@@ -168,3 +170,13 @@ def test_a_patch_leads_from_any_object_to_any_other(old: Any, new: Any) -> None:
     patch = list(patch_between(old, new))
     assert jsonpatch.apply_patch(copy.deepcopy(old), patch) == new
     assert bool(patch) is (old != new)
+
+
+def test_who_sent_it_and_the_audit_log_are_told_what_was_changed() -> None:
+    response = mutated(review(deployment(container(BAD))), gate, "the page").body["response"]
+    assert response["warnings"] == [
+        "changed by vllm-admission: set --logprobs-mode processed_logprobs"
+    ]
+    assert response["auditAnnotations"]["fixes"] == "set --logprobs-mode processed_logprobs"
+    unchanged = mutated(review(deployment(container(GOOD))), gate, "the page").body["response"]
+    assert unchanged.keys() == {"uid", "allowed"}

@@ -353,6 +353,18 @@ def test_an_exception_that_one_of_two_servers_uses_is_used() -> None:
     assert "suppression-unused" in [f.rule for f in verdict.findings]
 
 
+def test_the_audit_log_has_the_exceptions_that_were_used() -> None:
+    rule = "sampling-mask-logprobs-mode"
+    subject = deployment(
+        container(BAD),
+        annotations={"vllm-admission/ignore": f"{rule}: our fork can; lora-rank: not needed"},
+    )
+    response = answered(review(subject))
+    assert response["allowed"] is True
+    assert response["auditAnnotations"]["exceptions"] == f"{rule}: our fork can"
+    assert "exceptions" not in answered(review(deployment(container(BAD))))["auditAnnotations"]
+
+
 def test_the_strict_profile_accepts_what_only_seemed_unused() -> None:
     rule = "kubernetes-readiness-missing"
     ready = {"readinessProbe": {"httpGet": {"path": "/health", "port": 8000}}}

@@ -337,4 +337,6 @@ def test_a_file_that_is_given_counts_more_than_the_streams() -> None:
     [verdict] = gate(envelope)
     assert verdict.corrected is not None
     assert verdict.corrected["kubernetes"] == text
-    assert verdict.corrected["files"] == {"/etc/vllm/serve.yaml": own.replace("max_num_seqss", "max-num-seqs")}
+    assert verdict.corrected["files"] == {
+        "/etc/vllm/serve.yaml": own.replace("max_num_seqss", "max-num-seqs")
+    }
