@@ -11,7 +11,9 @@ RUN mkdir app && touch app/__init__.py \
     && /opt/vllm-admission/bin/pip install --quiet -c constraints.txt . \
     && /opt/vllm-admission/bin/pip uninstall --quiet --yes vllm-admission
 COPY app ./app
+# Nothing is installed after this, by nobody.
 RUN /opt/vllm-admission/bin/pip install --quiet --no-deps . \
+    && /opt/vllm-admission/bin/pip uninstall --quiet --yes setuptools pip \
     && /opt/vllm-admission/bin/python -m compileall -q /opt/vllm-admission/lib
 
 FROM ${BASE_IMAGE}

@@ -7,21 +7,31 @@ Dockerfile instead, and the run's last lines say that no image was built.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import http.client
 import json
 import os
 import shutil
 import signal
 import socket
+import ssl
+import struct
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
+
+from app.certificates.issue import issue
+from app.certificates.serving import now
 
 ROOT: Final = Path(__file__).parents[2]
 SUITE: Final = "bookworm"
@@ -29,6 +39,7 @@ BASE: Final = "vllm-admission-test-base"
 IMAGE: Final = "vllm-admission-test"
 HOST_FILES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 USER: Final = 65532
+T = TypeVar("T")
 
 
 def buildah(*words: str, timeout: int = 600) -> str:
@@ -45,6 +56,60 @@ def missing() -> list[str]:
     return [*lacking, *(["root"] if os.geteuid() != 0 else [])]
 
 
+def _in_network(process: int, call: Callable[[], T]) -> T:
+    """Call in the network of a process, its loopback up; ends up with this thread in there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path(f"/proc/{process}/ns/net").open() as network:
+        if libc.setns(network.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+    with socket.socket() as any_socket:
+        up = struct.pack("16sh", b"lo", 1)
+        fcntl.ioctl(any_socket, 0x8914, up)  # SIOCSIFFLAGS, IFF_UP
+    return call()
+
+
+@dataclass(frozen=True)
+class Service:
+    """A container of the image: `first` is its first process, as the machine numbers it."""
+
+    process: subprocess.Popen[bytes]
+    first: int
+    log: Path
+
+    def ask(
+        self, url: str, body: object = None, connect: str = "127.0.0.1", trusted: str = ""
+    ) -> str:
+        """Ask from inside its network; `connect` is where the URL's host is to be found."""
+        parts = urlsplit(url)
+
+        def call() -> str:
+            client = http.client.HTTPConnection(parts.netloc, timeout=10)
+            if parts.scheme == "https":
+                tls = ssl.create_default_context(cadata=trusted)
+                raw = socket.create_connection((connect, parts.port or 443), timeout=10)
+                client.sock = tls.wrap_socket(raw, server_hostname=parts.hostname)
+            data = None if body is None else json.dumps(body)
+            header = {"Content-Type": "application/json"}
+            with closing(client):
+                client.request("GET" if body is None else "POST", url, data, header)
+                answer = client.getresponse()
+                text = answer.read().decode()
+            assert answer.status == 200, text
+            return text
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(_in_network, self.first, call).result()
+
+    def inside(self, *words: str, root: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a program in its network; `root` is as `docker exec` does, in its files too."""
+        spaces = ["--net"]
+        if root:
+            user = f"--setuid={USER}", f"--setgid={USER}"
+            spaces = ["--net", "--mount", "--pid", "--root", "--wd", *user]
+        command = ["nsenter", f"--target={self.first}", *spaces, *words]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+
 @dataclass(frozen=True)
 class Image:
     """A built image, its configuration, and its root file system, mounted."""
@@ -52,21 +117,53 @@ class Image:
     config: dict[str, Any]
     root: Path
 
-    def run(self, log: BinaryIO, *words: str) -> subprocess.Popen[bytes]:
-        """Start its entry point with these words: as its user, its root file system read-only."""
-        variables = self.config["Env"]
+    @contextmanager
+    def run(
+        self, log: Path, *words: str, mount: Path | None = None, **variables: str
+    ) -> Iterator[Service]:
+        """Start its entry point with these words, as a container engine would.
+
+        As its user, as the first process, with no privileges to gain, in a network of its own, and
+        with a root file system that is read-only but for /tmp. `mount` is seen at /mnt.
+        """
         script = (
             'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'
             ' && mount -t tmpfs tmpfs "$0/tmp" && mount -t proc proc "$0/proc"'
-            ' && exec chroot --userspec="$1" "$0" "${@:2}"'
+            ' && if [ -n "$2" ]; then mount --bind "$2" "$0/mnt"; fi'
+            " && ip link set lo up && exec setpriv --no-new-privs"
+            ' chroot --userspec="$1" "$0" "${@:3}"'
         )
-        user = self.config["User"]
-        inside = ["env", "-i", "--chdir=/tmp", *variables, *self.config["Entrypoint"], *words]
-        return subprocess.Popen(
-            ["unshare", "--mount", "--", "bash", "-c", script, str(self.root), user, *inside],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        given = [f"{name}={value}" for name, value in variables.items()]
+        with log.open("wb") as written:
+            process = subprocess.Popen(
+                [
+                    *("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "bash"),
+                    *("-c", script, str(self.root), self.config["User"], str(mount or "")),
+                    *(*self.environment(), *given, *self.config["Entrypoint"], *words),
+                ],
+                stdout=written,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield Service(process, self._first(process, log), log)
+        finally:
+            process.kill()
+            process.wait()
+
+    def environment(self) -> list[str]:
+        """Give the words that start a program with the image's variables, where it works."""
+        return ["env", "-i", f"--chdir={self.config['WorkingDir']}", *self.config["Env"]]
+
+    @staticmethod
+    def _first(process: subprocess.Popen[bytes], log: Path) -> int:
+        """Wait until the service listens, and give its process."""
+        for _ in range(600):
+            if b'"listening"' in log.read_bytes() or process.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert process.poll() is None, log.read_text()
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return int(child)
 
 
 @pytest.fixture(scope="module")
@@ -107,38 +204,15 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         buildah("rmi", IMAGE, BASE)
 
 
-@dataclass(frozen=True)
-class Service:
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
-
-
 @pytest.fixture
 def service(image: Image, tmp_path: Path) -> Iterator[Service]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path / "log"
-    with log.open("wb") as written:
-        process = image.run(written, "serve", "--host", "127.0.0.1", "--port", str(port))
-    try:
-        for _ in range(300):
-            try:
-                get(port, "/livez")
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield Service(process, port, log)
-    finally:
-        process.kill()
-        process.wait()
+    """The image's own command."""
+    with image.run(tmp_path / "log", *image.config["Cmd"]) as running:
+        yield running
 
 
-def get(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-        text: str = answer.read().decode()
-        return text
+PLAIN: Final = "http://127.0.0.1:8080"
+ARGS: Final = ["m", "--return-sampling-mask"]
 
 
 def test_it_is_built_for_a_user_without_rights(image: Image) -> None:
@@ -161,44 +235,86 @@ def test_nothing_of_it_belongs_to_that_user(image: Image) -> None:
 
 
 def test_what_the_build_needed_is_not_in_it(image: Image) -> None:
-    """Neither tests, caches nor the machine's package index."""
+    """Neither tests, caches, an installer, nor the machine's package index."""
     site = next((image.root / "opt/vllm-admission/lib").glob("python3*/site-packages"))
     assert not (site / "tests").exists()
+    assert not (site / "pip").exists()
     assert not list(image.root.glob("root/.cache/*"))
     assert not (image.root / "src").exists()
+    assert not (image.root / "etc/pip.conf").exists()
 
 
 def test_it_serves_with_a_read_only_root(service: Service) -> None:
-    assert service.process.poll() is None, service.log.read_text()
-    assert get(service.port, "/livez") == "ok\n"
-    assert get(service.port, "/readyz") == "ok\n"
-    body = json.dumps({"args": ["m", "--return-sampling-mask"], "vllm_version": "0.32.0"}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{service.port}/validate", body)
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert json.load(answer)["verdict"] == "rejected"
+    assert service.ask(f"{PLAIN}/livez") == "ok\n"
+    assert service.ask(f"{PLAIN}/readyz") == "ok\n"
+    body = {"args": ARGS, "vllm_version": "0.32.0"}
+    assert json.loads(service.ask(f"{PLAIN}/validate", body))["verdict"] == "rejected"
+    refused = service.inside("touch", "/opt/vllm-admission/file", root=True)
+    assert "Read-only file system" in refused.stderr
 
 
-def test_it_runs_as_that_user_and_ends_on_sigterm(service: Service) -> None:
-    status = Path(f"/proc/{service.process.pid}/status").read_text()
-    assert f"Uid:\t{USER}" in status
-    service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(timeout=30) in {0, -signal.SIGTERM}
+def test_it_runs_without_rights_and_ends_on_sigterm(service: Service) -> None:
+    status = dict(
+        line.split(":\t", 1)
+        for line in Path(f"/proc/{service.first}/status").read_text().splitlines()
+    )
+    assert status["Uid"].split() == status["Gid"].split() == [str(USER)] * 4
+    assert int(status["CapEff"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    assert status["NSpid"].split()[-1] == "1"
+    os.kill(service.first, signal.SIGTERM)
+    assert service.process.wait(timeout=30) == 0, service.log.read_text()
 
 
 def test_its_health_check_tells_sick_from_well(image: Image, service: Service) -> None:
-    """The check of the Dockerfile, at the port this test has, as Docker would run it."""
+    """The check of the Dockerfile, word for word, as Docker would run it."""
     kind, *command = image.config["Healthcheck"]["Test"]
     assert kind == "CMD"
-    for port, code in ((service.port, 0), (9, 1)):
-        words = [word.replace("8080", str(port)) for word in command]
-        inside = ["/usr/bin/env", "-i", *image.config["Env"], *words]
-        done = subprocess.run(
-            ["chroot", f"--userspec={USER}:{USER}", str(image.root), *inside],
-            check=False,
-            capture_output=True,
-        )
-        assert done.returncode == code, done.stderr.decode()
+    check = (*image.environment(), *command)
+    well = service.inside(*check, root=True)
+    assert well.returncode == 0, well.stderr
+    chroot = ["chroot", f"--userspec={USER}:{USER}", str(image.root)]
+    sick = subprocess.run(["unshare", "--net", *chroot, *check], check=False, capture_output=True)
+    assert sick.returncode == 1
+
+
+def test_it_serves_reviews_under_a_certificate_that_is_mounted(
+    image: Image, tmp_path: Path
+) -> None:
+    """As the chart starts it."""
+    issued = issue(("gate.gates.svc",), now())
+    certificates = tmp_path / "tls"
+    certificates.mkdir()
+    for name in ("authorities", "certificate", "key"):
+        (certificates / name).write_bytes(getattr(issued, name))
+        (certificates / name).chmod(0o444)
+    words = ("serve", "--host=0.0.0.0", "--port=8080", "--tls-port=8443")
+    files = {
+        "VLLM_ADMISSION_TLS_CERT_FILE": "/mnt/certificate",
+        "VLLM_ADMISSION_TLS_KEY_FILE": "/mnt/key",
+    }
+    with image.run(tmp_path / "log", *words, mount=certificates, **files) as service:
+        url = "https://gate.gates.svc:8443/admission/validate/enforce"
+        pod = {"containers": [{"name": "v", "image": "vllm/vllm-openai:v0.32.0", "args": ARGS}]}
+        subject = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod}
+        request = {"uid": "7", "operation": "CREATE", "object": subject}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        trusted = issued.authorities.decode()
+        answer = service.ask(url, {**review, "request": request}, trusted=trusted)
+        response = json.loads(answer)["response"]
+        assert (response["uid"], response["allowed"]) == ("7", False)
+        assert "[+]certificate ok" in service.ask(f"{PLAIN}/readyz?verbose")
+
+
+def test_its_other_commands_start(image: Image, tmp_path: Path) -> None:
+    """The job that makes certificates fails for want of a pod, and for nothing else."""
+    log = tmp_path / "log"
+    words = ["certificate", "--namespace=a", "--service=b", "--secret=c", "--configuration=d"]
+    with (
+        pytest.raises(AssertionError, match="not a pod with a service account"),
+        image.run(log, *words),
+    ):
+        pass
 
 
 if __name__ == "__main__":
