@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +17,8 @@ from app.errors import AdmissionError, InvalidEnvelope, Problem
 from app.relay.response import INTERNAL, RETRY_AFTER_SECONDS
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+# As RFC 9110 has them; Python before 3.13 gives what they were called before.
+_PHRASES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
 
 
 class ProblemEntry(BaseModel):
@@ -45,11 +47,15 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     schema = {"$ref": "#/components/schemas/ProblemDetails"}
     return {
         status: {
-            "description": HTTPStatus(status).phrase,
+            "description": _phrase(status),
             "content": {PROBLEM_MEDIA_TYPE: {"schema": schema}},
         }
         for status in statuses
     }
+
+
+def _phrase(status: int) -> str:
+    return _PHRASES.get(status) or HTTPStatus(status).phrase
 
 
 def install(app: FastAPI) -> None:
@@ -89,7 +95,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     body = {
         "type": "about:blank",
-        "title": HTTPStatus(error.status_code).phrase,
+        "title": _phrase(error.status_code),
         "status": error.status_code,
         "detail": f"{request.method} {request.url.path}: {error.detail}",
     }
