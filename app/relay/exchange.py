@@ -31,8 +31,7 @@ from app.relay.headers import (
 from app.relay.inline.verifier import Inspection
 from app.relay.response import INTERNAL, Responder
 from app.request_rules.examination import Examination, Settle
-from app.request_rules.request import Route
-from app.request_rules.seeding import add_seed
+from app.request_rules.seed_place import SeedPlace
 from app.telemetry.exchange import Party, exchange_of
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ class RelayedExchange:
         if examination.body is not None:
             body, headers = examination.body, _with_length(headers, examination.body)
         if examination.lacks_seed and isinstance(body, bytes):
-            body, headers = self._seed(body, headers, request_id)
+            body, headers = self._seed(examination.seed_place, body, headers, request_id)
         inspection = self._inspect(request_id, body if isinstance(body, bytes) else b"")
         try:
             asking = self._ask(backend, headers, body, inspection)
@@ -215,12 +214,14 @@ class RelayedExchange:
         finally:
             self.record.waits_for = Party.CLIENT
 
-    def _seed(self, body: bytes, headers: RawHeaders, request_id: str) -> tuple[bytes, RawHeaders]:
+    def _seed(
+        self, place: SeedPlace | None, body: bytes, headers: RawHeaders, request_id: str
+    ) -> tuple[bytes, RawHeaders]:
         """Put the seed of the request id into the body, and tell the client."""
-        seeded = add_seed(Route(self._route), body, request_id)
-        self._relay.metrics.seeded(self._route, injected=seeded is not None)
-        if seeded is None:
+        self._relay.metrics.seeded(self._route, injected=place is not None)
+        if place is None:
             return body, headers
+        seeded = place.seeded(body, request_id)
         self._responder.extra.append((SEED_FIELD, str(seeded.seed).encode()))
         return seeded.body, _with_length(headers, seeded.body)
 

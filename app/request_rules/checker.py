@@ -14,7 +14,7 @@ from app.request_rules.examination import Examination
 from app.request_rules.policy import Action, Policy
 from app.request_rules.request import INVOCATIONS, GenerationRequest, Route, read_request
 from app.request_rules.rule import UNKNOWN, Change, RequestRule
-from app.request_rules.seeding import lacks_seed, missing_seed
+from app.request_rules.seeding import lacks_seed, missing_seed, seed_place
 from app.request_rules.served import Served
 from app.verdict.finding import Finding
 
@@ -156,7 +156,11 @@ class RequestChecker:
                 found, more = self._run(again)
                 request, crashed = again, sorted({*crashed, *more})
         mended = [] if repaired is None else [rule for rule, _ in changes]
-        return self._outcome(request, found, crashed, repaired, repairs, mended)
+        examination = self._outcome(request, found, crashed, repaired, repairs, mended)
+        if not examination.lacks_seed or examination.refusal is not None:
+            return examination
+        place = seed_place(request.route, body if repaired is None else repaired)
+        return replace(examination, seed_place=place)
 
     def _outcome(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from app.request_rules.counting import TokenCounter
+from app.request_rules.seed_place import SeedPlace
 
 Settle: TypeAlias = Callable[[TokenCounter], Coroutine[Any, Any, "Examination"]]
 
@@ -23,6 +24,7 @@ class Examination:
         crashed: ids of rules that crashed.
         request_id: the id in the body, which vLLM takes where no header field gives another.
         lacks_seed: whether a seed is to be added.
+        seed_place: where it can be, in what is sent; None if nowhere.
         body: what to send instead of the body; None if it stays as it is.
         repairs: what was changed in it, as values for the repair field of the response.
         asks: texts whose tokens must be counted before this is certain, and by which model.
@@ -36,6 +38,7 @@ class Examination:
     crashed: Sequence[str] = ()
     request_id: str | None = None
     lacks_seed: bool = False
+    seed_place: SeedPlace | None = None
     body: bytes | None = None
     repairs: Sequence[str] = ()
     asks: Sequence[str] = ()

@@ -36,14 +36,17 @@ class JsonObject:
 
     def with_member(self, text: bytes, name: str, value: bytes) -> bytes:
         """Give the text with `name` set to `value`: replaced where it stands, or added last."""
+        start, end, before = self.place_of(name)
+        return text[:start] + before + value + text[end:]
+
+    def place_of(self, name: str) -> tuple[int, int, bytes]:
+        """Give what a new value of `name` stands for, from where to where, and what before it."""
         if name in self.members:
-            start, end = self.members[name]
-            return text[:start] + value + text[end:]
-        member = json.dumps(name).encode() + b": " + value
+            return *self.members[name], b""
+        key = json.dumps(name).encode() + b": "
         if self.last_end is None:
-            at = self.start + 1
-            return text[:at] + member + text[at:]
-        return text[: self.last_end] + b", " + member + text[self.last_end :]
+            return self.start + 1, self.start + 1, key
+        return self.last_end, self.last_end, b", " + key
 
 
 def object_at(text: bytes, start: int = 0) -> JsonObject | None:

@@ -7,9 +7,7 @@ proved. The seed here follows from the request id alone.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET
@@ -18,32 +16,12 @@ from app.request_rules.json_text import JsonObject, object_at
 from app.request_rules.masks import effective
 from app.request_rules.request import GenerationRequest, Route
 from app.request_rules.rule import RequestExample, request_rule
+from app.request_rules.seed_place import SeedPlace
 from app.request_rules.served import Served
 from app.rules.declaration import Declaration, Gate
 from app.verdict.finding import Finding, Severity
 
 _ROUTES = frozenset({Route.GENERATE, Route.COMPLETIONS, Route.CHAT})
-_DOMAIN = b"vllm-admission seed 1\0"
-_BITS = 52
-
-
-@dataclass(frozen=True, slots=True)
-class Seeded:
-    """A body that has a seed now."""
-
-    body: bytes
-    seed: int
-
-
-def derive_seed(request_id: str) -> int:
-    """Give the seed of a request id: 0 to 2**52 - 1.
-
-    The first 52 bits of the SHA-256 of `vllm-admission seed 1`, a zero byte, and the id. So
-    seed + n - 1 stays within int64, as choice n - 1 needs it, and within the integers that a
-    JSON reader with doubles keeps exactly.
-    """
-    digest = hashlib.sha256(_DOMAIN + request_id.encode()).digest()
-    return int.from_bytes(digest[:8]) >> (64 - _BITS)
 
 
 def lacks_seed(request: GenerationRequest, served: Served) -> bool:
@@ -62,8 +40,8 @@ def lacks_seed(request: GenerationRequest, served: Served) -> bool:
     return temperature is None or temperature.number > 0
 
 
-def add_seed(route: Route, body: bytes, request_id: str) -> Seeded | None:
-    """Put the seed of `request_id` into a body; every other byte stays.
+def seed_place(route: Route, body: bytes) -> SeedPlace | None:
+    """Find where a body takes a seed.
 
     None where that cannot be done well: several prompts in one request would share the seed,
     and equal prompts then give equal texts; the body is not UTF-8; it has too many parts.
@@ -75,10 +53,7 @@ def add_seed(route: Route, body: bytes, request_id: str) -> Seeded | None:
     if route is Route.GENERATE:
         span = outer.members.get("sampling_params")
         holder = None if span is None else object_at(body, span[0])
-    if holder is None:
-        return None
-    seed = derive_seed(request_id)
-    return Seeded(holder.with_member(body, "seed", str(seed).encode()), seed)
+    return None if holder is None else SeedPlace(*holder.place_of("seed"))
 
 
 def _several_prompts(outer: JsonObject, body: bytes) -> bool:

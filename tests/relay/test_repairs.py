@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.request_rules.examination import Examination
+from app.request_rules.seed_place import SeedPlace
 from tests.relay.faulty import Peer, Seen
 from tests.relay.harness import scene
 
@@ -39,7 +40,10 @@ async def test_the_backend_gets_the_repaired_body_with_its_length() -> None:
 @pytest.mark.asyncio
 async def test_a_seed_is_put_into_the_repaired_body() -> None:
     repaired = b'{"prompt": "a", "top_k": 20}'
-    examiner = _Repairs(Examination(body=repaired, repairs=["r; top_k=20"], lacks_seed=True))
+    place = SeedPlace(len(repaired) - 1, len(repaired) - 1, b', "seed": ')
+    examiner = _Repairs(
+        Examination(body=repaired, repairs=["r; top_k=20"], lacks_seed=True, seed_place=place)
+    )
     async with scene(_answer, examiner=examiner) as (backend, _, client):
         answer = await client.ask("POST", "/v1/completions", body=b'{"prompt": "a"}')
     (seed,) = answer.all("x-vllm-admission-seed")

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from app.catalogue import CatalogueLibrary
 from app.proposal.shell import parse_command
 from app.request_rules.checker import RequestChecker
+from app.request_rules.policy import Action, Policy
 from app.request_rules.request import Route, read_request
-from app.request_rules.seeding import add_seed, derive_seed, lacks_seed
+from app.request_rules.seed_place import derive_seed
+from app.request_rules.seeding import lacks_seed, seed_place
 from app.request_rules.served import Served, served_by, unknown_server
 from app.serve_config.resolve import resolve
 
@@ -82,8 +84,8 @@ def test_a_seed_leaves_room_for_n_and_survives_doubles(request_id: str) -> None:
 
 
 def seeded(route: Route, body: str) -> str | None:
-    done = add_seed(route, body.encode(), "abc")
-    return None if done is None else done.body.decode()
+    place = seed_place(route, body.encode())
+    return None if place is None else place.seeded(body.encode(), "abc").body.decode()
 
 
 SEED = derive_seed("abc")
@@ -137,3 +139,18 @@ def test_the_checker_says_so_only_where_it_was_told_to() -> None:
     assert RequestChecker(UNKNOWN, inject_seeds=True).examine(Route.GENERATE, body).lacks_seed
     assert not RequestChecker(UNKNOWN).examine(Route.GENERATE, body).lacks_seed
     assert not RequestChecker(UNKNOWN, inject_seeds=True).examine(Route.GENERATE, b"{").lacks_seed
+
+
+def test_the_place_is_that_in_what_is_sent() -> None:
+    masks = "vllm serve m --return-sampling-mask --logprobs-mode processed_logprobs"
+    policy = Policy({"sampling-mask-top-k": Action.REPAIR})
+    checker = RequestChecker(served(masks), inject_seeds=True, policy=policy)
+    body = b'{"token_ids": [1], "sampling_params": {"max_tokens": 1}}'
+    examination = checker.examine(Route.GENERATE, body)
+    assert examination.body is not None
+    assert examination.seed_place is not None
+    assert examination.seed_place.seeded(examination.body, "abc").body == (
+        b'{"token_ids": [1], "sampling_params": {"max_tokens": 1, "top_k": 20, "seed": %d}}' % SEED
+    )
+    refused = checker.examine(Route.GENERATE, b'{"sampling_params": {"logprobs": -5, "top_k": 5}}')
+    assert (refused.refusal is not None, refused.seed_place) == (True, None)
