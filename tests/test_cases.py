@@ -40,7 +40,9 @@ _DENSE: Final = {
     "torch_dtype": "bfloat16",
     "vocab_size": 128256,
 }
+_LAB: Final = Path(__file__).parents[1] / "lab" / "memory_models.json"
 MODELS: Final = {
+    "hybrid-35b": json.loads(_LAB.read_text(encoding="utf-8"))["qwen3.5-35b-a3b"],
     "dense": _DENSE,
     "hybrid": {
         **_DENSE,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from app.kubernetes.read import read_kubernetes
 from app.proposal.envelope import Envelope
@@ -87,3 +88,23 @@ def test_what_dynamo_dropped_is_said_with_what_to_write() -> None:
     assert "NixlConnector" in mended
     assert verdict.corrected["safe"] is False
     assert verdict_of(mended).accepted
+
+
+def test_a_hybrid_model_with_its_facts_is_warned_of() -> None:
+    """The facts that c17 lacks: the model's config.json, and the product of its nodes."""
+    models = Path(__file__).parents[2] / "lab" / "memory_models.json"
+    config = json.dumps(json.loads(models.read_text(encoding="utf-8"))["qwen3.5-35b-a3b"])
+    pod = yaml.safe_load(CASES["c17"]["input"])
+    pod["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    pod["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    annotations = {"vllm-admission/model-config": config}
+    subject = {"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": pod}
+    rule = "mamba-blocks-below-seqs"
+    found = {f.rule: f for f in verdict_of(yaml.safe_dump(subject)).findings}
+    assert found[rule].severity is Severity.WARNING
+    assert found[rule].location is not None
+    # As it was mended there.
+    pod["containers"][0]["args"][-1:] = ["65536", "--max-num-seqs", "32"]
+    assert rule not in {f.rule for f in verdict_of(yaml.safe_dump(subject)).findings}
+    # Without the facts it is an open question.
+    assert rule in {skipped.rule for skipped in verdict_of(CASES["c17"]["input"]).not_checked}
