@@ -258,6 +258,60 @@ def cut(request: GenerationRequest, served: Served) -> Iterator[Finding]:
         )
 
 
+@request_rule(
+    Declaration(
+        id="request-min-tokens",
+        title="min_tokens with max_tokens null must fit beside the prompt",
+        explanation="Up to 0.30 `/inference/v1/generate` fills in a `max_tokens` of null after it "
+        "has compared `min_tokens` with it. The engine compares again where it decodes the "
+        "request, outside of any error handling: its thread for new requests ends, and the engine "
+        "answers nothing any more, though `/health` is fine. 0.31 and newer refuse the request.",
+        remedy="Ask for fewer `min_tokens`, or send `max_tokens`.",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        versions="<0.31",
+        source="v1/engine/core.py::EngineCoreProc.process_input_sockets",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1, 2], "sampling_params": {"max_tokens": null, "min_tokens": 15}}',
+                serve=_SHORT,
+                versions="<0.31",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1, 2], "sampling_params": {"max_tokens": null, "min_tokens": 14}}',
+                serve=_SHORT,
+                versions="<0.31",
+            ),
+            RequestExample(
+                '{"token_ids": [1, 2], "sampling_params": {"max_tokens": 20, "min_tokens": 15}}',
+                serve=_SHORT,
+                versions="<0.31",
+            ),
+        ),
+    ),
+    fields=("min_tokens",),
+)
+def least(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse what would stop the engine's intake."""
+    limit, number = served.max_model_len, request.integer("min_tokens")
+    if request.route is not Route.GENERATE or limit is None or number is None:
+        return
+    if request.sent("max_tokens") is not None:
+        return
+    prompt = sum(map(len, request.prompts()))
+    if prompt < limit < prompt + number:
+        yield least.finding(
+            request,
+            "min_tokens",
+            f"min_tokens={number} is more than the {limit - prompt} tokens that fit beside the "
+            f"prompt's {prompt}; it would end the engine",
+            evidence={"prompt_tokens": prompt, "max_model_len": limit},
+        )
+
+
 def _count(known: _Lengths) -> str:
     return str(known.prompt) if known.exact else f"at least {known.prompt}"
 

@@ -25,6 +25,7 @@ RULES: tuple[RequestRule, ...] = (
     logprobs.everything,
     logprobs.limit,
     context.length,
+    context.least,
     engine.n_limit,
     amounts.n_range,
     engine.seed_range,
