@@ -21,7 +21,12 @@ _KILLERS: tuple[dict[str, Any], ...] = (
     {"seed": 2**63 - 1, "n": 2},
     {"allowed_token_ids": [1] * 1025},
     {"logit_bias": {str(i): 1 for i in range(1023)} | {str(i): 1.0 for i in range(1024, 1030)}},
+    {"logit_bias": {f"{i}.0": 1 for i in range(1025)}},
     {"stop_token_ids": list(range(129)), "min_tokens": 1},
+    # Beside the one end-of-sequence id they are 129.
+    {"stop_token_ids": list(range(128)), "min_tokens": 1},
+    {"max_tokens": 2**31 - 1},
+    {"max_tokens": 2**62, "min_tokens": 2**62},
     {"bad_words": [f"word{i}" * 16 for i in range(100)]},
 )
 
@@ -38,7 +43,7 @@ def test_no_generated_request_is_refused_that_vllm_answers(default_vllm: Server)
     assert len(told) > _COUNT // 6
 
 
-@pytest.mark.parametrize("sampling", _KILLERS, ids=lambda sampling: next(iter(sampling)))
+@pytest.mark.parametrize("sampling", _KILLERS, ids=lambda sampling: "-".join(sampling))
 def test_requests_that_end_the_engine_are_refused(
     default_vllm: Server, sampling: dict[str, Any]
 ) -> None:
