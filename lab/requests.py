@@ -58,9 +58,6 @@ OURS: Final = frozenset(
         "request-nesting",
         "request-prompt-logprobs-cost",
         "request-bad-words",
-        "request-output-range",
-        "request-stop-token-range",
-        "request-nesting",
     }
 )
 # Our name for a connection that broke: a stream that vLLM ends without saying why.
