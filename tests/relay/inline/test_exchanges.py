@@ -21,7 +21,7 @@ from app.relay.relay import Relay
 from app.relay.upstream import Backend
 from app.replay.evidence import ReplayOptions
 from app.request_rules.checker import RequestChecker
-from app.request_rules.seeding import derive_seed
+from app.request_rules.seed_place import derive_seed
 from app.request_rules.served import unknown_server
 from tests.relay.faulty import FaultyBackend, Peer, Script, Seen, faulty_backend
 from tests.relay.harness import RawClient, client_of, eventually, listening
