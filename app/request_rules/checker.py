@@ -30,6 +30,8 @@ CrashHook = Callable[[str, Exception], None]
 _Found: TypeAlias = list[tuple[RequestRule, Finding]]
 _EXAMINED: Final = frozenset({*Route, INVOCATIONS})
 _LONGEST_WARNING: Final = 512
+# It is sent with every text that is to be counted.
+_LONGEST_MODEL: Final = 256
 _HEAVY_BYTES: Final = 4 * 2**20
 _HEAVY_VALUES: Final = 50_000
 
@@ -273,7 +275,7 @@ def refusal(errors: Sequence[tuple[RequestRule, Finding]]) -> dict[str, Any]:
 
 def _model(request: GenerationRequest) -> str | None:
     name = request.of_body("model")
-    return name if isinstance(name, str) else None
+    return name if isinstance(name, str) and len(name) <= _LONGEST_MODEL else None
 
 
 def _entry(finding: Finding) -> dict[str, Any]:

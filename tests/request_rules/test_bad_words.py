@@ -150,6 +150,10 @@ async def test_only_as_many_texts_are_asked_about_as_settle_it() -> None:
     assert 40 < len(counter.asked) < 120
     assert len(set(counter.asked)) == len(counter.asked)
     assert counter.models == {"m"}
+    _, counter = await examined(
+        words, same_after_a_blank, f"{V2} --served-model-name {'m' * 999}", model="m" * 999
+    )
+    assert counter.models == {None}
     _, counter = await examined(["y" * 9000, *words], in_bytes)
     assert len(counter.asked) <= 8
 
