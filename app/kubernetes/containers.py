@@ -23,7 +23,7 @@ from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.ray import ray_servers
 from app.kubernetes.remarks import one_word, quoted_json, script_unread, unlisted
-from app.kubernetes.workloads import PodPlace, containers_of, pods_of
+from app.kubernetes.workloads import EXTRA, PodPlace, containers_of, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
@@ -47,7 +47,8 @@ def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple
     found: list[tuple[Manifest, Proposal]] = []
     for manifest in manifests:
         found.extend((manifest, server) for server in ray_servers(manifest, editable=editable))
-        for described in made_of(manifest, manifests) or (manifest,):
+        made = made_of(manifest, manifests)
+        for described in (manifest,) if made is None else made:
             for pod in pods_of(described):
                 servers = _Pod(described, pod, manifests, editable).servers()
                 found.extend((manifest, server) for server in servers)
@@ -198,6 +199,12 @@ class _Pod:
             return None
         return Image(text, self._manifest.places.location((*path, "image")))
 
+    def _is_partial(self) -> bool:
+        places = self._manifest.places
+        if isinstance(places, MappedPlaces):
+            return places.plan.partial
+        return EXTRA in self._pod.path
+
     def _workload(
         self, container: Mapping[str, Any], place: Path, share: GpuShare | None
     ) -> Workload:
@@ -220,6 +227,7 @@ class _Pod:
             locate=lambda path: manifest.places.location((*pod.path, *path)),
             container_path=place,
             gpu_share=share,
+            partial=self._is_partial(),
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from app.kubernetes.manifest import Manifest, Path
 from app.kubernetes.placed import Maker, Role
+from app.kubernetes.presumed import is_telling
 
 _MODELS: Final = "/mnt/models"
 _ADDITIONAL: Final = "VLLM_ADDITIONAL_ARGS"
@@ -31,6 +32,8 @@ _SWITCHES: Final = {
     "enableChunkedPrefill": ("--enable-chunked-prefill", "--no-enable-chunked-prefill"),
 }
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+# Formats whose servers take vLLM's arguments, whatever runtime has them.
+_FORMATS: Final = frozenset({"huggingface", "vllm"})
 _HUGGING_FACE: Final = ("python3", "-m", "huggingfaceserver")
 # What the chart gives where the values are silent.
 _CHART_PROBE: Final[dict[str, Any]] = {"httpGet": {"path": "/health", "port": 8000}}
@@ -41,7 +44,11 @@ def made_of(manifest: Manifest, stream: Sequence[Manifest]) -> tuple[Manifest, .
     if "servingEngineSpec" in manifest.data:
         return tuple(_values(manifest))
     reader = _READERS.get((manifest.group, manifest.kind))
-    return None if reader is None else tuple(reader(manifest, stream))
+    if reader is None:
+        return None
+    if "sglang" in str(manifest.at(("spec", "runtime"))):  # KServe's other engine
+        return ()
+    return tuple(reader(manifest, stream)) or None
 
 
 def _values(manifest: Manifest) -> Iterator[Manifest]:
@@ -55,6 +62,7 @@ def _values(manifest: Manifest) -> Iterator[Manifest]:
 
 def _of_stack(manifest: Manifest, at: Path, model: Mapping[str, Any], engine: Path) -> Manifest:
     maker = Maker(manifest)
+    maker.plan.partial = False
     repository, tag = model.get("repository"), model.get("tag")
     if isinstance(repository, str) and isinstance(tag, str):
         maker.set("image", f"{repository}:{tag}", (*at, "tag"))
@@ -182,7 +190,9 @@ def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterat
     containers = None if runtime is None else runtime.at(("spec", "containers"))
     base = containers[0] if isinstance(containers, list) and containers else {}
     kind = manifest.at((*at, "modelFormat", "name"))
-    if not isinstance(base, Mapping) or (not base and str(kind).lower() != "huggingface"):
+    words = [_text(word) for word in _list(model.get("args"))]
+    known = str(kind).lower() in _FORMATS or any(map(is_telling, words))
+    if not isinstance(base, Mapping) or not (base or known):
         return
     maker = Maker(manifest)
     for key in ("image", *_PROBES):
@@ -203,6 +213,15 @@ def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterat
     listed = [*_list(variables), *_list(own_variables)]
     maker.set("env", listed or None, (*at, "env"))
     maker.set("resources", model.get("resources") or base.get("resources"), (*at, "resources"))
+    mounts = [*_list(base.get("volumeMounts")), *_list(model.get("volumeMounts"))]
+    maker.set("volumeMounts", mounts or None, (*at, "volumeMounts"))
+    volumes = [] if runtime is None else _list(runtime.at(("spec", "volumes")))
+    predictor: Path = at[:-1]
+    volumes = [*volumes, *_list(manifest.at((*predictor, "volumes")))]
+    maker.set_pod("volumes", volumes or None, (*predictor, "volumes"))
+    for key in ("nodeSelector", "affinity", "schedulerName", "resourceClaims"):
+        maker.set_pod(key, manifest.at((*predictor, key)), (*predictor, key))
+    maker.plan.partial = not base
     yield maker.made("kserve-container", at)
 
 
@@ -232,7 +251,7 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
             for key, value in pod.items():
                 if key != "containers":
                     maker.set_pod(key, value, (*at, key))
-            own = bool(container.get("command") or container.get("args"))
+            own = bool(container.get("command"))
             if own:
                 maker.set("args", container.get("args"), (*place, "args"))
             else:
@@ -245,15 +264,23 @@ def _llm_arguments(maker: Maker, container: Mapping[str, Any], place: Path) -> N
     maker.set("command", ["vllm", "serve"], place)
     maker.word(_MODELS, place)
     variables: list[Any] = list(_list(container.get("env")))
-    maker.plan.variables, maker.plan.text_variable = (*place, "env"), _ADDITIONAL
+    arguments: Path = (*place, "args")
+    maker.plan.variables = (*place, "env")
+    if container.get("args"):
+        maker.plan.words = arguments
+    else:
+        maker.plan.text_variable = _ADDITIONAL
     for i, entry in enumerate(variables):
         if isinstance(entry, Mapping) and entry.get("name") == _ADDITIONAL:
             at: Path = (*place, "env", i, "value")
-            maker.plan.text, maker.plan.text_variable = at, None
+            if maker.plan.words is None:
+                maker.plan.text, maker.plan.text_variable = at, None
             for word in _split(entry.get("value")):
                 maker.word(word, at, Role.TEXT)
             variables[i] = None  # it is for the shell that KServe starts vLLM with
     maker.set("env", variables, (*place, "env"))
+    for i, word in enumerate(_list(container.get("args"))):
+        maker.word(_text(word), (*arguments, i), Role.ITEM)
 
 
 def _split(text: object) -> list[str]:

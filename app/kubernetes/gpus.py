@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from app.kubernetes.manifest import Manifest, Path
-from app.kubernetes.workloads import PodPlace
+from app.kubernetes.workloads import EXTRA, PodPlace
 from app.proposal.image import Image
 from app.proposal.proposal import Hardware
 from app.proposal.workload import GpuShare
@@ -25,6 +25,7 @@ _DEVICES: Final[dict[str, str | None]] = {
     "amd.com/gpu": "AMD Instinct",
     "nvidia.com/gpu.shared": None,
     "volcano.sh/vgpu-number": None,
+    "gpu": None,
 }
 _MIG: Final = re.compile(r"nvidia\.com/mig-\d+g\.(\d+)gb(?:\.me)?(\.shared)?")
 # Limits that the container's CUDA calls are held to, in MiB: the server sees that much.
@@ -144,9 +145,15 @@ class Gpus:
 
     def _asked(self) -> Iterator[tuple[str, Any]]:
         """Give the resources asked for; limits win over requests."""
-        resources = _mapping(self._manifest.at((*self._container, "resources")))
-        for side in ("requests", "limits"):
-            yield from _mapping(resources.get(side)).items()
+        for path in self._resource_paths():
+            resources = _mapping(self._manifest.at(path))
+            for side in ("requests", "limits"):
+                yield from _mapping(resources.get(side)).items()
+
+    def _resource_paths(self) -> Iterator[Path]:
+        if self._pod.path[-1:] == (EXTRA,):  # Dynamo has them beside the pod, too
+            yield (*self._pod.path[:-1], "resources")
+        yield (*self._container, "resources")
 
     def _required(self, labels: tuple[str, ...]) -> Iterator[str]:
         """Give the values that the pod's nodes have to have of these labels."""

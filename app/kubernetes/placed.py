@@ -51,6 +51,7 @@ class Plan:
             may have to be added.
         variables: the list of `env`, or the mapping, that sets variables.
         named: whether `variables` is a mapping.
+        partial: whether a controller adds to the pod what the resource does not say.
     """
 
     slots: list[Slot | None] = field(default_factory=list)
@@ -59,6 +60,7 @@ class Plan:
     text_variable: str | None = None
     variables: Path | None = None
     named: bool = False
+    partial: bool = True
 
 
 class PlacedText(LineIndex):

@@ -45,9 +45,14 @@ def _command(name: object, image: Image | None, words: Sequence[str]) -> Sequenc
     ours = image is None or (image.official is None and image.serves_vllm)
     if ours and words[0] == "serve" and len(words) > 1:
         return _SERVE[:1]
-    if image is None and any(_TELLING.fullmatch(_dashed(word)) for word in words):
+    if image is None and any(map(is_telling, words)):
         return _KSERVE if name == _KSERVE_NAME else _SERVE
     return None
+
+
+def is_telling(word: str) -> bool:
+    """Whether a word is an option that only vLLM has."""
+    return _TELLING.fullmatch(_dashed(word)) is not None
 
 
 def _dashed(word: str) -> str:

@@ -36,7 +36,7 @@ _MUTABLE: Final = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "CronJob", "LeaderWorkerSet", "ReplicaSet"}
     | {"InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService"}
     | {"LLMInferenceServiceConfig", "RayService", "DynamoGraphDeployment", "StormService"}
-    | {"DynamoComponentDeployment", "Model", "VLLMRuntime", "InferenceServerConfig"}
+    | {"DynamoComponentDeployment", "Model", "VLLMRuntime", "InferenceServerConfig", "Rollout"}
 )
 _ORDER: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 _MIRROR: Final = "kubernetes.io/config.mirror"
@@ -307,8 +307,8 @@ def _counts(verdict: Verdict, finding: Finding) -> bool:
 
 
 def _identity(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
-    """Name a violation by what is wrong, not by the index it stands at."""
-    return (finding.rule, verdict.subject or "", verdict.vllm_version, finding.message)
+    """Name a violation by what is wrong, not by the index it stands at, or the version."""
+    return (finding.rule, verdict.subject or "", finding.message)
 
 
 @cache

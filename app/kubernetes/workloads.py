@@ -33,9 +33,10 @@ _MAX_CONTAINERS: Final = 200
 # Of a group of pods: how many there are in one.
 _GROUP_SIZES: Final = ("size", "podGroupSize")
 _MAX_DEPTH: Final = 24
-_COMMON_STEPS: Final = frozenset({"spec", "template", "podTemplate", "extraPodSpec"})
-# Dynamo's `extraPodSpec` names one container beside the others.
+# Dynamo's `extraPodSpec` names one container beside the others; its operator adds to the pod.
+EXTRA: Final = "extraPodSpec"
 MAIN: Final = "mainContainer"
+_COMMON_STEPS: Final = frozenset({"spec", "template", "podTemplate", EXTRA})
 
 
 def containers_of(pod: Mapping[str, Any]) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -47,6 +47,7 @@ class Workload:
         locate: the place of a path, relative to the pod's spec.
         container_path: the container's path, relative to the pod's spec.
         gpu_share: what says that the GPU is shared with other pods, if anything does.
+        partial: whether a controller adds to the pod what the object does not say.
     """
 
     kind: str
@@ -61,3 +62,4 @@ class Workload:
     locate: Callable[[tuple[str | int, ...]], Location] = field(compare=False, repr=False)
     container_path: tuple[str | int, ...] = ()
     gpu_share: GpuShare | None = None
+    partial: bool = False

@@ -9,9 +9,11 @@ import yaml
 
 from app.kubernetes.containers import servers_in
 from app.kubernetes.manifest import manifest_of, read_manifests
+from app.proposal.edit import apply_edits
 from app.proposal.envelope import Envelope
 from app.proposal.proposal import Proposal
 from app.validation import judge
+from app.verdict.fix import SetFlag
 from app.verdict.verdict import Verdict
 from tests.kubernetes.support import GOOD, IMAGE, LIBRARY, container, pod
 
@@ -232,7 +234,13 @@ def test_kserve_names_a_format_or_a_runtime() -> None:
         {"predictor": {"model": {"runtime": "mine", "args": ["--enforce-eager"]}}},
     )
     assert words(runtime, named) == [["m"], ["m", "--enforce-eager"]]
+    # Its own arguments are vLLM's, whatever the runtime that is not in the stream.
+    assert words(named) == [["--enforce-eager"]]
+    model = named["spec"]["predictor"]["model"]
+    model["args"] = ["--port", "1"]
     assert words(named) == []
+    model["modelFormat"] = {"name": "vLLM"}
+    assert words(named) == [["--port", "1"]]
 
 
 def test_production_stack_has_names_of_its_own() -> None:
@@ -268,6 +276,51 @@ def test_llm_services_of_kserve_have_several_pods() -> None:
     subject = object_of("serving.kserve.io/v1alpha1", "LLMInferenceService", spec)
     assert words(subject) == [["/mnt/models", "--enforce-eager", "--max-num-seqs", "4"], ["m"]]
     assert {"VLLM_ADDITIONAL_ARGS"} & servers(subject)[0].environment.keys() == set()
+
+
+def test_llm_services_add_their_arguments_to_kserves() -> None:
+    extra = [{"name": "VLLM_ADDITIONAL_ARGS", "value": "--enforce-eager"}]
+    main = {"containers": [{"name": "main", "env": extra, "args": ["--max-num-seqs=4"]}]}
+    spec = {"template": main}
+    subject = object_of("serving.kserve.io/v1alpha1", "LLMInferenceService", spec)
+    assert words(subject) == [["/mnt/models", "--enforce-eager", "--max-num-seqs=4"]]
+    sglang = {**spec, "runtime": "kserve-llm-sglang"}
+    assert words(object_of("serving.kserve.io/v1alpha1", "LLMInferenceService", sglang)) == []
+
+
+SHM = {
+    "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - in the container
+}
+
+
+@pytest.mark.parametrize(("mounted", "told"), [(True, 0), (False, 1)])
+def test_a_runtime_of_the_stream_brings_its_volumes(mounted: bool, told: int) -> None:
+    held = container(["m", "-tp", "2"], name="kserve-container", **(SHM if mounted else {}))
+    volume = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+    runtime = {
+        **object_of(
+            "serving.kserve.io/v1alpha1",
+            "ServingRuntime",
+            {"containers": [held], "volumes": [volume]},
+        ),
+        "metadata": {"name": "mine"},
+    }
+    named = object_of(
+        "serving.kserve.io/v1beta1",
+        "InferenceService",
+        {"predictor": {"model": {"runtime": "mine"}}},
+    )
+    found = [f.rule for server in servers(runtime, named) for f in verdict_of(server).findings]
+    assert found.count("kubernetes-shared-memory") == 2 * told
+
+
+@pytest.mark.parametrize("subject", [KSERVE, KUBEAI, RUNTIME])
+def test_what_a_controller_mounts_is_an_open_question(subject: dict[str, Any]) -> None:
+    [server] = servers(subject)
+    edited = apply_edits(server, [SetFlag("tensor_parallel_size", 2)], LIBRARY.get("0.32.0"))
+    verdict = verdict_of(edited)
+    assert not any(f.rule == "kubernetes-shared-memory" for f in verdict.findings)
+    assert "kubernetes-shared-memory" in {skipped.rule for skipped in verdict.not_checked}
 
 
 def test_what_was_made_up_is_mended_where_it_is_written() -> None:
@@ -391,6 +444,22 @@ def dynamo(size: int, *args: str) -> dict[str, Any]:
         },
     ]
     return object_of("nvidia.com/v1beta1", "DynamoGraphDeployment", {"components": components})
+
+
+@pytest.mark.parametrize(("gpus", "outcome"), [("2", "accepted"), ("1", "rejected")])
+def test_dynamo_has_its_resources_beside_the_pod(gpus: str, outcome: str) -> None:
+    main = {"args": ["-m", "dynamo.vllm", "--model", "m", "-tp", "2"]}
+    service = {
+        "resources": {"limits": {"gpu": gpus}},
+        "extraPodSpec": {"mainContainer": main},
+    }
+    subject = object_of(
+        "nvidia.com/v1alpha1", "DynamoGraphDeployment", {"services": {"Decode": service}}
+    )
+    [server] = servers(subject)
+    verdict = verdict_of(server)
+    assert verdict.outcome.value == outcome
+    assert not any(f.rule == "kubernetes-shared-memory" for f in verdict.findings)
 
 
 def test_dynamo_spreads_over_nodes_by_itself() -> None:

@@ -21,6 +21,7 @@ from app.verdict.verdict import Outcome, Verdict
 from tests.kubernetes.support import (
     BAD,
     GOOD,
+    IMAGE,
     LIBRARY,
     answered,
     container,
@@ -336,6 +337,13 @@ def test_a_script_that_cannot_be_read_leaves_its_server_open() -> None:
     response = answered(review(deployment(odd, container(BAD))))
     assert response["allowed"] is False
     assert patch_of(review(deployment(odd))) == []
+
+
+def test_another_image_with_the_same_fault_is_warned_of() -> None:
+    older = deployment(container(BAD, image=IMAGE.replace("0.32.0", "0.31.0")))
+    response = answered(review(deployment(container(BAD)), "UPDATE", oldObject=older))
+    assert response["allowed"] is True
+    assert response["auditAnnotations"]["ratcheted"] == "true"
 
 
 def test_an_exception_that_one_of_two_servers_uses_is_used() -> None:

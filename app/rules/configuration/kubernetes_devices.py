@@ -20,7 +20,7 @@ from app.rules.derived.parallel import (
     world_size,
 )
 from app.rules.registry import rule
-from app.serve_config.serve_config import ServeConfig
+from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 
 _MIB: Final = 1 << 20
@@ -154,6 +154,8 @@ def shared_memory(config: ServeConfig) -> Iterator[Finding]:
         return
     needed = _CHUNKS * variable_number(config, "VLLM_MQ_MAX_CHUNK_BYTES_MB", 16) * _MIB
     there = _shared_memory(workload)
+    if there is None and workload.partial:
+        raise Abstain("what the controller of the resource mounts at /dev/shm")
     if there is not None and there < needed:
         yield shared_memory.finding(
             f"the container's /dev/shm has {there // _MIB} MiB; the queue to "
@@ -175,7 +177,7 @@ def _shared_memory(workload: Workload) -> int | None:
                 limit = directory.get("sizeLimit") if isinstance(directory, Mapping) else None
                 return _quantity(limit)
         return None
-    return _DEFAULT_SHM
+    return None if workload.partial else _DEFAULT_SHM
 
 
 def _quantity(value: object) -> int | None:
