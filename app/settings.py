@@ -162,6 +162,12 @@ class Settings(BaseSettings):
     breaker_successes: int = Field(
         2, gt=0, description="Answers in a row that make it a healthy backend again."
     )
+    health_interval: float = Field(
+        2.0,
+        ge=0,
+        description="Seconds between questions to the `/health` of each backend where there are "
+        "several; one that is not well is asked only where none is. 0 asks never.",
+    )
     drain_delay: float = Field(
         0.0,
         ge=0,

@@ -18,6 +18,7 @@ from app.relay.client import BodyLimits
 from app.relay.drift.monitor import Declared, DriftMonitor
 from app.relay.examining import ExaminationProcess
 from app.relay.fleet import Fleet, RetryLimits, Upstream
+from app.relay.health import HealthMonitor
 from app.relay.inline.facts import ReplayFacts, replay_facts
 from app.relay.inline.verifier import InlineLimits, InlineVerifier
 from app.relay.inline.worker import ProcessWorker
@@ -105,7 +106,7 @@ class RequestGate:
         self._config = config
         self._drift_metrics = DriftMetrics(registry)
         self._drift: DriftMonitor | None = None
-        self._comparing: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def backend(self) -> Upstream | None:
@@ -174,10 +175,17 @@ class RequestGate:
                 ProcessWorker(),
             )
             fleet = self._fleet()
+            self._watch_health(fleet)
             self._watch_drift(fleet)
             self._relay.backend = (
                 fleet if self._tracing is None else TracedUpstream(fleet, self._tracing)
             )
+
+    def _watch_health(self, fleet: Fleet) -> None:
+        interval = self._settings.health_interval
+        if interval and len(fleet.members) > 1:
+            monitor = HealthMonitor(fleet, interval, self._settings.connect_timeout)
+            self._watching.append(asyncio.create_task(monitor.run()))
 
     def _watch_drift(self, fleet: Fleet) -> None:
         version = self._config.catalogue.vllm_version if self._config else None
@@ -186,7 +194,7 @@ class RequestGate:
             self._drift = DriftMonitor(
                 fleet.members, declared, self._settings.drift_interval, self._drift_metrics
             )
-            self._comparing = asyncio.create_task(self._drift.run())
+            self._watching.append(asyncio.create_task(self._drift.run()))
 
     def _fleet(self) -> Fleet:
         settings = self._settings
@@ -212,10 +220,11 @@ class RequestGate:
         """Close every connection to the backend, and end inline replays."""
         backend, self._relay.backend = self._relay.backend, None
         verifier, self._relay.verifier = self._relay.verifier, None
-        comparing, self._comparing = self._comparing, None
-        if comparing is not None:
-            comparing.cancel()
-            await asyncio.wait({comparing})
+        watching, self._watching = self._watching, []
+        for task in watching:
+            task.cancel()
+        if watching:
+            await asyncio.wait(watching)
         if backend is not None:
             await backend.aclose()
         if verifier is not None:

@@ -68,11 +68,12 @@ class RetryLimits:
 
 @dataclass(eq=False)
 class Member:
-    """One backend with what its requests have shown."""
+    """One backend with what its requests have shown, and whether it says that it is well."""
 
     backend: Backend
     breaker: Breaker
-    _healthy: bool = True
+    well: bool = True
+    _closed: bool = True
 
     @property
     def name(self) -> str:
@@ -81,14 +82,14 @@ class Member:
 
     def note(self, metrics: FleetMetrics | None) -> None:
         """Tell of a change of the breaker."""
-        healthy = self.breaker.state is BreakerState.CLOSED
-        if healthy == self._healthy:
+        closed = self.breaker.state is BreakerState.CLOSED
+        if closed == self._closed:
             return
-        self._healthy = healthy
+        self._closed = closed
         _log.warning("circuit breaker", backend=self.name, state=str(self.breaker.state))
         if metrics is not None:
-            metrics.healthy(self.name, healthy)
-            if not healthy:
+            metrics.healthy(self.name, closed and self.well)
+            if not closed:
                 metrics.opened(self.name)
 
 
@@ -180,6 +181,15 @@ class Fleet:
                 self._metrics.retried(member.name)
             await self._pause(tried)
 
+    def found(self, member: Member, *, well: bool) -> None:
+        """Note whether a backend says that it is well; one that is not is asked last."""
+        if well == member.well:
+            return
+        member.well = well
+        if self._metrics is not None:
+            closed = member.breaker.state is BreakerState.CLOSED
+            self._metrics.healthy(member.name, well and closed)
+
     def _choose(self, tried: Sequence[Member]) -> Member:
         """Choose the backend to ask: one that is due to prove itself, else the least busy."""
         if len(self.members) == 1 and self.members[0].breaker.admits():
@@ -188,7 +198,8 @@ class Fleet:
         open_ones = [m for m in untried if m.breaker.due]
         closed = [m for m in untried if m.breaker.state is BreakerState.CLOSED]
         self._turn += 1
-        for member in (*open_ones, *self._by_load(closed)):
+        # Sorting keeps the order of equals, and what is not well comes last.
+        for member in sorted((*open_ones, *self._by_load(closed)), key=lambda m: not m.well):
             if member.breaker.admits():
                 return member
         wait = max(1.0, min(m.breaker.retry_after for m in self.members))
