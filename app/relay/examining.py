@@ -11,6 +11,8 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+import structlog
+
 from app.relay.inline.worker import belong_to_the_service
 from app.request_rules.checker import RequestChecker
 from app.request_rules.counting import Counts
@@ -18,6 +20,7 @@ from app.request_rules.examination import Examination
 from app.request_rules.policy import Policy
 from app.request_rules.served import Served
 
+_log = structlog.get_logger("vllm_admission.relay")
 _checker: RequestChecker | None = None
 """In that process."""
 
@@ -40,16 +43,17 @@ class ExaminationProcess:
         return await loop.run_in_executor(self._thread, self._judge, route, body, dict(counts))
 
     def _judge(self, route: str, body: bytes, counts: Counts) -> Examination | None:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                max_workers=1,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_prepare,
-                initargs=self._made_of,
-            )
         try:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(
+                    max_workers=1,
+                    mp_context=multiprocessing.get_context("spawn"),
+                    initializer=_prepare,
+                    initargs=self._made_of,
+                )
             return self._pool.submit(_examine, route, body, counts).result()
-        except BrokenProcessPool:
+        except (BrokenProcessPool, OSError) as error:
+            _log.warning("heavy body judged in place", reason=repr(error))
             self._end()
             return None
 

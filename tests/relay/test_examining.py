@@ -117,6 +117,26 @@ async def test_where_the_process_dies_it_is_judged_here_and_another_started() ->
 
 
 @pytest.mark.asyncio
+async def test_where_no_process_can_be_had_it_is_judged_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError("no semaphores here")
+
+    monkeypatch.setattr("app.relay.examining.ProcessPoolExecutor", denied)
+    served = served_by_command(COMMAND)
+    process = ExaminationProcess(served, POLICY, inject_seeds=False)
+    settle = (
+        RequestChecker(served, policy=POLICY, apart=process)
+        .examine(Route.GENERATE, _heavy(top_k=5, logprobs=-7))
+        .settle
+    )
+    assert settle is not None
+    assert (await settle(_Counter())).findings == [("request-logprobs-range", "error")]
+    await process.aclose()
+
+
+@pytest.mark.asyncio
 async def test_a_heavy_request_is_answered_through_the_gate() -> None:
     async with serving(simulator_of(VERSION, COMMAND)) as backend:
         settings = Settings(backend_url=backend, serve_config=COMMAND, vllm_version=VERSION)
