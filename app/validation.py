@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from app.catalogue import Catalogue, CatalogueLibrary
+from app.proposal.edit_text import reread
 from app.proposal.envelope import Envelope
 from app.proposal.proposal import Proposal
 from app.proposal.suppression import Profile
@@ -34,7 +36,8 @@ def judge(
     its container image), else for the default.
     `on_crash` is told of rules that crashed, which never refuse anything. With `every_setting`,
     verdicts carry the settings that nobody gave too. `policy` is the site's; the envelope can only
-    ask for more. Without `mend` no correction is looked for, which is quicker.
+    ask for more. Without `mend` no correction is looked for, which is quicker. Of a document with
+    several proposals each correction has the safe ones before it too.
 
     Raises:
         UnknownVersion: a version has no catalogue.
@@ -43,14 +46,29 @@ def judge(
     if envelope.profile is Profile.STRICT:
         policy = replace(policy, profile=Profile.STRICT)
     verdicts = []
+    written: dict[tuple[str, str | None], str] = {}
     for proposal in envelope.proposals:
         for version in versions_of(envelope, proposal, default_version or library.newest):
             catalogue = library.get(version)
             asked = bool(envelope.vllm_versions or proposal.vllm_version)
             told = _with_image_findings(proposal, catalogue, asked=asked)
-            verdict = (validate if mend else judge_only)(
-                told, catalogue, on_crash=on_crash, every_setting=every_setting, policy=policy
+            judge_one = partial(
+                validate if mend else judge_only,
+                catalogue=catalogue,
+                on_crash=on_crash,
+                every_setting=every_setting,
+                policy=policy,
             )
+            verdict = judge_one(told)
+            # Versions that were asked for are told apart; those of the images make one document.
+            document = version if envelope.vllm_versions else "", proposal.source
+            if verdict.corrected is not None and document in written:
+                further = judge_one(reread(told, written[document])).corrected
+                verdict = replace(verdict, corrected=further or verdict.corrected)
+            if verdict.corrected is not None and verdict.corrected["safe"]:
+                text = verdict.corrected.get(proposal.form.value)
+                if isinstance(text, str) and len(envelope.proposals) > 1:
+                    written[document] = text
             verdicts.append(replace(verdict, id=envelope.id, subject=proposal.subject))
     return tuple(without_shared_exceptions(verdicts, policy))
 

@@ -340,3 +340,17 @@ def test_a_file_that_is_given_counts_more_than_the_streams() -> None:
     assert verdict.corrected["files"] == {
         "/etc/vllm/serve.yaml": own.replace("max_num_seqss", "max-num-seqs")
     }
+
+
+def test_the_last_correction_of_a_stream_has_those_before_it() -> None:
+    one = "- {name: one, image: 'vllm/vllm-openai:v0.32.0', args: [m, --return-sampling-mask]}"
+    two = "- {name: two, image: 'vllm/vllm-openai:v0.32.0', args: [m, --enforce-eager=true]}"
+    bad = "- {name: three, image: 'vllm/vllm-openai:v0.32.0', args: [m, --no-such-thing]}"
+    good = "- {name: four, image: 'vllm/vllm-openai:v0.32.0', args: [m]}"
+    text = f"containers:\n{one}\n{bad}\n{good}\n{two.replace('0.32', '0.31')}\n"
+    verdicts = verdicts_of(text)
+    assert [verdict.corrected is not None for verdict in verdicts] == [True, False, False, True]
+    last = verdicts[-1].corrected
+    assert last is not None
+    assert last["fixes"] == ["write --enforce-eager"]
+    assert [v.accepted for v in verdicts_of(last["kubernetes"])] == [True, False, True, True]
