@@ -1,6 +1,7 @@
 """Write the kustomize files that are the chart's own text: `python deploy/manifests.py HELM`.
 
-The chart is where a manifest is written once; kustomize users get what it renders.
+The chart is where a manifest is written once; kustomize users get what it renders. The schema of
+the chart's values gets the names of the settings.
 """
 
 from __future__ import annotations
@@ -8,13 +9,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Final
+
+from app.settings import Settings
 
 HERE: Final = Path(__file__).parent
 CHART: Final = HERE / "helm" / "vllm-admission"
 KUSTOMIZE: Final = HERE / "kustomize"
 NAME: Final = "vllm-admission"
+
+SCHEMA: Final = CHART / "values.schema.json"
+# What the chart says itself, and what is a secret and comes by `envFrom`.
+_NO_VALUES: Final = {
+    *("backend_url", "serve_config", "tls_port", "tls_cert_file", "tls_key_file", "hub_token"),
+}
 
 _BARE: Final = ("webhook.enabled=false",)
 _SELF_SIGNED: Final = ("certificate.source=self-signed", "webhook.mutate.enabled=true")
@@ -57,7 +67,19 @@ def files(helm: str) -> dict[Path, str]:
     return {KUSTOMIZE / name: rendered(helm, *made_of) for name, made_of in FILES.items()}
 
 
+def schema() -> str:
+    """Give the schema of the values with the settings there are now."""
+    names = ", ".join(f'"{name}"' for name in Settings.model_fields if name not in _NO_VALUES)
+    indented = textwrap.indent(textwrap.fill(names, 88), " " * 10)
+    text = SCHEMA.read_text()
+    found = re.compile(
+        r'(?<="propertyNames": \{\n        "enum": \[\n).*?(?=\n        \])', re.DOTALL
+    )
+    return found.sub(lambda _: indented, text, count=1)
+
+
 if __name__ == "__main__":
+    SCHEMA.write_text(schema())
     for path, text in files(sys.argv[1]).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

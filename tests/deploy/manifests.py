@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import kubernetes_validate
@@ -14,6 +16,12 @@ import yaml
 SCHEMAS: Final = ("1.30", "1.33", "1.37")
 # Kinds of other projects, for which there are no schemas here.
 FOREIGN: Final = {"cert-manager.io/v1", "monitoring.coreos.com/v1"}
+
+# What the restricted pod security standard allows.
+_VOLUMES: Final = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
+    *("persistentVolumeClaim", "projected", "secret"),
+}
 
 Manifest = dict[str, Any]
 
@@ -40,6 +48,17 @@ class Programs:
     def kustomize(self, path: Path) -> list[Manifest]:
         command = [str(self.tools / "kubectl"), "kustomize", str(path)]
         return documents(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def generator() -> ModuleType:
+    """The program that writes the generated files: deploy/manifests.py."""
+    path = Path(__file__).parents[2] / "deploy" / "manifests.py"
+    spec = importlib.util.spec_from_file_location("manifests", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def documents(text: str) -> list[Manifest]:
@@ -80,9 +99,11 @@ def faults(name: str, pod: Manifest) -> Iterator[str]:
             yield f"{name}: {switch}"
     if pod.get("enableServiceLinks", True):
         yield f"{name}: service links"
+    if security.get("sysctls"):
+        yield f"{name}: sysctls"
     for volume in pod.get("volumes", ()):
-        if "hostPath" in volume:
-            yield f"{name}: a volume of the host"
+        if not _VOLUMES & volume.keys():
+            yield f"{name}: a volume that is not allowed, {volume['name']}"
     served = pod.get("restartPolicy", "Always") == "Always"
     for container in (*pod.get("initContainers", ()), *pod["containers"]):
         yield from _container_faults(f"{name}/{container['name']}", container, served)
@@ -94,8 +115,13 @@ def _container_faults(name: str, container: Manifest, served: bool) -> Iterator[
         yield f"{name}: may gain privileges"
     if security.get("readOnlyRootFilesystem") is not True:
         yield f"{name}: writable root file system"
-    if security.get("capabilities", {}).get("drop") != ["ALL"]:
+    if security.get("capabilities") != {"drop": ["ALL"]}:
         yield f"{name}: keeps capabilities"
+    if any("hostPort" in port for port in container.get("ports", ())):
+        yield f"{name}: a port of the host"
+    names = [variable["name"] for variable in container.get("env", ())]
+    if len(names) != len(set(names)):
+        yield f"{name}: a variable twice"
     _, _, tag = container["image"].rpartition("/")[2].partition(":")
     if tag in {"", "latest"} and "@sha256:" not in container["image"]:
         yield f"{name}: image without a version"
@@ -112,3 +138,76 @@ def _container_faults(name: str, container: Manifest, served: bool) -> Iterator[
         secret = any(w in variable["name"].lower() for w in ("token", "secret", "password"))
         if secret and "value" in variable:
             yield f"{name}: {variable['name']} in the open"
+
+
+def dangling(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """What refers to an object, a pod or a port that is not there."""
+    there = {(m["kind"], m["metadata"]["name"]) for m in manifests}
+    pods = [
+        spec["template"]
+        for manifest in manifests
+        for spec in [manifest.get("spec", {}).get("jobTemplate", manifest).get("spec", {})]
+        if "template" in spec
+    ]
+    for manifest in manifests:
+        name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+        for kind, referred in _references(manifest):
+            if (kind, referred) not in there:
+                yield f"{name}: there is no {kind} {referred}"
+        selector = _selector(manifest)
+        selected = [p for p in pods if selector.items() <= p["metadata"]["labels"].items()]
+        if selector and not selected:
+            yield f"{name}: selects nothing"
+        ports = {
+            port["name"]
+            for pod in selected
+            for member in ("containers", "initContainers")
+            for container in pod["spec"].get(member, ())
+            for port in container.get("ports", ())
+        }
+        for port in _ports(manifest):
+            if port not in ports:
+                yield f"{name}: there is no port {port}"
+
+
+def _references(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    spec = manifest.get("spec", {})
+    if "roleRef" in manifest:
+        for reference in (manifest["roleRef"], *manifest["subjects"]):
+            yield reference["kind"], reference["name"]
+    if "scaleTargetRef" in spec:
+        yield spec["scaleTargetRef"]["kind"], spec["scaleTargetRef"]["name"]
+    if "policyName" in spec:
+        yield "ValidatingAdmissionPolicy", spec["policyName"]
+    if "issuerRef" in spec and spec["issuerRef"]["kind"] == "Issuer":
+        yield "Issuer", spec["issuerRef"]["name"]
+    for webhook in manifest.get("webhooks", ()):
+        yield "Service", webhook["clientConfig"]["service"]["name"]
+    for _, pod in pod_specs([manifest]):
+        if "serviceAccountName" in pod:
+            yield "ServiceAccount", pod["serviceAccountName"]
+        for volume in pod.get("volumes", ()):
+            if "configMap" in volume:
+                yield "ConfigMap", volume["configMap"]["name"]
+
+
+def _selector(manifest: Manifest) -> dict[str, str]:
+    """Give the labels by which it selects pods."""
+    spec = manifest.get("spec", {})
+    selector = spec.get("podSelector", spec.get("selector", {}))
+    labels: dict[str, str] = selector.get("matchLabels", {})
+    return spec["selector"] if manifest["kind"] == "Service" else labels
+
+
+def _ports(manifest: Manifest) -> Iterator[object]:
+    spec = manifest.get("spec", {})
+    if manifest["kind"] == "Service":
+        yield from (port["targetPort"] for port in spec["ports"])
+    if manifest["kind"] == "NetworkPolicy":
+        yield from (port["port"] for rule in spec["ingress"] for port in rule["ports"])
+    if manifest["kind"] == "Deployment":
+        for container in spec["template"]["spec"]["containers"]:
+            for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+                port = container.get(name, {}).get("httpGet", {}).get("port")
+                if isinstance(port, str):
+                    yield port

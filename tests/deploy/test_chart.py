@@ -14,9 +14,11 @@ from tests.deploy.manifests import (
     Manifest,
     Programs,
     check_schemas,
+    dangling,
     documents,
     faults,
     find,
+    generator,
     pod_specs,
 )
 
@@ -97,6 +99,10 @@ def test_each_variant_follows_the_schemas(manifests: list[Manifest]) -> None:
 
 def test_each_variant_is_hardened(manifests: list[Manifest]) -> None:
     assert [fault for name, pod in pod_specs(manifests) for fault in faults(name, pod)] == []
+
+
+def test_nothing_refers_to_what_is_not_there(manifests: list[Manifest]) -> None:
+    assert list(dangling(manifests)) == []
 
 
 def test_every_object_is_in_the_release(manifests: list[Manifest]) -> None:
@@ -352,8 +358,9 @@ def test_the_schema_is_one_and_describes_every_value(programs: Programs) -> None
 
 def test_the_schema_knows_the_settings_that_belong_into_values(programs: Programs) -> None:
     """A misspelt setting is told of at the installation; what the chart sets itself is not one."""
-    schema = json.loads((programs.chart / "values.schema.json").read_text())
-    own = {"backend_url", "serve_config", "tls_port", "tls_cert_file", "tls_key_file"}
+    text = (programs.chart / "values.schema.json").read_text()
+    assert text == generator().schema(), "run `make manifests`"
+    names = set(json.loads(text)["properties"]["settings"]["propertyNames"]["enum"])
     secret = {n for n, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation)}
-    names = schema["properties"]["settings"]["propertyNames"]["enum"]
-    assert names == [n for n in Settings.model_fields if n not in own | secret]
+    assert not names & secret
+    assert {"log_level", "drain_seconds", "max_review_bytes"} <= names <= set(Settings.model_fields)

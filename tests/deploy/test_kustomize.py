@@ -1,30 +1,27 @@
 """The kustomize files, built by kubectl."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
-from tests.deploy.manifests import Programs, check_schemas, faults, find, pod_specs
+from tests.deploy.manifests import (
+    Programs,
+    check_schemas,
+    dangling,
+    faults,
+    find,
+    generator,
+    pod_specs,
+)
 
 OVERLAYS = ("webhook", "webhook-self-signed", "proxy", "sidecar")
 COMPONENTS = ("autoscaling", "policy", "service-monitor")
 
 
-def generator(programs: Programs) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("manifests", programs.deploy / "manifests.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_generated_files_are_the_charts_text(programs: Programs) -> None:
-    files: dict[Path, str] = generator(programs).files(str(programs.tools / "helm"))
+    files: dict[Path, str] = generator().files(str(programs.tools / "helm"))
     stale = [path.name for path, text in files.items() if path.read_text() != text]
     assert not stale, "run `make manifests`"
 
@@ -34,6 +31,7 @@ def test_an_overlay_builds_valid_and_hardened_manifests(programs: Programs, over
     manifests = programs.kustomize(programs.deploy / "kustomize" / "overlays" / overlay)
     check_schemas(manifests)
     assert [fault for name, pod in pod_specs(manifests) for fault in faults(name, pod)] == []
+    assert list(dangling(manifests)) == []
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -52,6 +50,7 @@ def test_a_component_goes_with_an_overlay(
     base = programs.kustomize(kustomize / "base")
     built = programs.kustomize(tmp_path)
     check_schemas(built)
+    assert list(dangling(built)) == []
     assert len(built) > len(base)
 
 
