@@ -39,6 +39,7 @@ RULES: tuple[RequestRule, ...] = (
     bad_words.bad_words,
     amounts.prompt_logprobs,
     token_ids.vocabulary,
+    token_ids.prompt_range,
     speculation.parameters,
     masks.temperature,
     masks.top_k,

@@ -21,6 +21,7 @@ _CHECKED: Final = {
 }
 _MODEL = {"vocab_size": 1000}
 _SHOWN: Final = 10
+_INT32: Final = 2**31
 
 
 def _ids(request: GenerationRequest, name: str) -> list[int]:
@@ -121,3 +122,79 @@ def prompt(request: GenerationRequest, served: Served) -> Iterator[Finding]:
             f"token id {largest} is above the model's vocabulary of {served.vocabulary} tokens",
             evidence={"token": largest, "vocab_size": served.vocabulary},
         )
+
+
+@request_rule(
+    Declaration(
+        id="request-prompt-range",
+        title="Without a tokenizer vLLM takes any prompt id, and dies of those the model has not",
+        explanation="`--tokens-only` and `--skip-tokenizer-init` leave out the check of prompt ids "
+        "up to 0.32, and in 0.28 that of `allowed_token_ids`. An id beyond the vocabulary is read "
+        "beside the table of embeddings, or fits no table of 32 bits, which ends the engine.",
+        remedy="Send ids from 0 to `vocab_size` - 1.",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        versions="<0.33",
+        source="renderers/base.py::BaseRenderer.validate_token_ids",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1000], "sampling_params": {}}',
+                serve="vllm serve m --tokens-only",
+                model_config=_MODEL,
+                versions="<0.33",
+            ),
+            RequestExample(
+                '{"token_ids": [2147483648], "sampling_params": {}}',
+                serve="vllm serve m --skip-tokenizer-init",
+                versions="<0.33",
+            ),
+            RequestExample(
+                '{"token_ids": [1], "sampling_params": {"allowed_token_ids": [1000]}}',
+                serve="vllm serve m --tokens-only",
+                model_config=_MODEL,
+                versions="<0.29",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [999], "sampling_params": {}}',
+                serve="vllm serve m --tokens-only",
+                model_config=_MODEL,
+                versions="<0.33",
+            ),
+            RequestExample(
+                '{"token_ids": [1000], "sampling_params": {}}',
+                note="the tokenizer may have more tokens than the model",
+                model_config=_MODEL,
+                versions="<0.33",
+            ),
+        ),
+    ),
+    fields=("token_ids", "prompt", "allowed_token_ids"),
+)
+def prompt_range(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse ids that nobody else checks."""
+    if served.has_tokenizer is not False:
+        return
+    size = served.vocabulary or _INT32
+    largest = max((max(ids) for ids in request.prompts() if ids), default=0)
+    if largest >= size:
+        name = "token_ids" if request.route is Route.GENERATE else "prompt"
+        yield _unchecked(request, name, largest, size)
+    if "_validate_stop_token_ids" not in served.catalogue.requests.checks:
+        for token in request.integers("allowed_token_ids"):
+            if not 0 <= token < size:
+                yield _unchecked(request, "allowed_token_ids", token, size)
+                return
+
+
+def _unchecked(request: GenerationRequest, name: str, token: int, size: int) -> Finding:
+    finding: Finding = prompt_range.finding(
+        request,
+        name,
+        f"token id {token} in {name} must be from 0 to {size - 1} on this server, which has no "
+        "tokenizer to check it with; it would end the engine",
+        evidence={"token": token, "limit": size},
+    )
+    return finding
