@@ -248,9 +248,8 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
         id="request-stop-token-ids",
         explanation="While `min_tokens` is not reached, Model Runner V2 masks the stop ids from "
         "rows of 128. The end-of-sequence ids of the tokenizer and of generation_config.json are "
-        "added to them, which the gate does not see: it refuses more than 128, or with the "
-        "model's config.json more than 127 beside its `eos_token_id`, and tells of more than "
-        f"{_MAX_STOPS - _END_IDS}. {_DIES}",
+        "added to them, which the gate does not see: it counts those of config.json, or one where "
+        f"that is not known, and tells of more than {_MAX_STOPS - _END_IDS}. {_DIES}",
         remedy="Send fewer stop_token_ids, or no min_tokens.",
         bad=(
             RequestExample(
@@ -283,10 +282,10 @@ def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Findi
     if (request.integer("min_tokens") or 0) < 1 or request.integers("trace_decode_token_ids"):
         return
     ids = set(request.integers("stop_token_ids"))
-    ends = served.end_ids
-    sure = ends is not None and served.has_tokenizer is not False and ends.isdisjoint(ids)
-    if len(ids) + sure > _MAX_STOPS:
-        most = _MAX_STOPS - sure
+    # A model has one of them at least; with 128 beside it 0.28.0 and 0.32.0 ended.
+    ends = 1 if served.end_ids is None else len(served.end_ids - ids)
+    if len(ids) + ends > _MAX_STOPS:
+        most = _MAX_STOPS - ends
         yield from _overflow(stop_token_ids, request, served, "stop_token_ids", len(ids), most)
     elif len(ids) + _END_IDS > _MAX_STOPS and served.runs_v2 is not False:
         yield stop_token_ids.finding(

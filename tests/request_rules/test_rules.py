@@ -167,12 +167,15 @@ def test_a_beam_search_has_no_top_k_whatever_the_request_says(route: Route) -> N
     [
         (123, {}, None),
         (124, {}, "warning"),
-        (128, {}, "warning"),
-        (129, {}, "error"),
+        (127, {}, "warning"),
+        # 128 and the one that every model has ended 0.28.0 and 0.32.0.
+        (128, {}, "error"),
+        (128, {"eos_token_id": 5}, "warning"),
         (127, {"eos_token_id": 1000}, "warning"),
         (128, {"eos_token_id": 1000}, "error"),
         (128, {"eos_token_id": [1000, 1001]}, "error"),
-        (128, {"eos_token_id": [1000, 5]}, "warning"),
+        (128, {"eos_token_id": [1000, 5]}, "error"),
+        (127, {"eos_token_id": [1000, 1001]}, "error"),
     ],
 )
 def test_the_end_of_sequence_ids_count_where_they_are_known(
