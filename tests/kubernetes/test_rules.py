@@ -200,6 +200,47 @@ def test_pairs_have_to_agree() -> None:
     assert found(decode, pair("kv_producer", "32", name="p", namespace="other")) == []
 
 
+BOTH = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"%s}'
+LOOSE = ', "kv_connector_extra_config": {"enforce_handshake_compat": false}'
+
+
+@pytest.mark.parametrize(
+    ("decode", "prefill", "more", "differs"),
+    [
+        (["--block-size", "64"], ["--block-size", "16"], "", []),
+        (["--block-size", "16"], ["--block-size", "64"], "", ["block_size"]),
+        (["--dtype", "half"], ["--dtype", "bfloat16"], "", ["dtype"]),
+        (["--dtype", "half"], ["--dtype", "bfloat16"], LOOSE, []),
+        (["--dtype", "half"], [], "", []),
+        (
+            ["--attention-backend", "FLASHINFER"],
+            ["--attention-backend", "FLASH_ATTN"],
+            "",
+            ["attention_backend"],
+        ),
+    ],
+)
+def test_what_nixl_compares(
+    decode: list[str], prefill: list[str], more: str, differs: list[str]
+) -> None:
+    transfer = ["--kv-transfer-config", BOTH % more]
+    found_ = found(
+        deployment(serving("m", *decode, *transfer), name="ms-decode"),
+        deployment(serving("m", *prefill, *transfer), name="ms-prefill"),
+    )
+    assert [f.evidence["setting"] for f in found_] == differs
+    assert all(f.rule == "kubernetes-pair-differs" for f in found_)
+
+
+def test_pairs_have_to_be_of_one_version() -> None:
+    transfer = ["--kv-transfer-config", BOTH % ""]
+    older = serving("m", *transfer, image="vllm/vllm-openai:v0.31.0")
+    prefill = deployment(older, name="ms-prefill")
+    [one] = found(deployment(serving("m", *transfer), name="ms-decode"), prefill)
+    assert one.evidence == {"setting": "the vLLM version", "here": "0.32.0", "there": "0.31.0"}
+    assert found(deployment(serving("m", *transfer), name="other-decode"), prefill) == []
+
+
 QUOTED = """'{"method": "ngram", "num_speculative_tokens": 2}'"""
 
 

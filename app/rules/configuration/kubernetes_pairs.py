@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from app.proposal.image import Image
 from app.rules.configuration.kubernetes_examples import AREA
 from app.rules.declaration import Example
 from app.rules.registry import rule
@@ -15,6 +16,9 @@ from app.verdict.location import Location
 
 _CONFIG: Final = "kv_transfer_config"
 _SHARED: Final = ("block_size", "kv_cache_dtype")
+# What NIXL compares at the handshake beside model and cache, where both sides give it.
+_OF_NIXL: Final = ("dtype", "attention_backend", "disable_hybrid_kv_cache_manager")
+_ENFORCED: Final = f"{_CONFIG}.kv_connector_extra_config.enforce_handshake_compat"
 _PAIR: Final = """\
 apiVersion: apps/v1
 kind: Deployment
@@ -43,15 +47,21 @@ def _pair(size: int, role: str, other: str, note: str = "") -> Example:
     title="Prefill and decode servers do not agree about the KV cache",
     explanation="A server that gets its KV cache from another one reads it as its own. Model, "
     "connector, block size and the cache's data type have to be the same on both sides; where they "
-    "differ, the connector refuses at the first handshake, or requests fail.",
+    "differ, the connector refuses at the first handshake, or requests fail. NIXL compares the "
+    "vLLM version, dtype and attention backend too, unless `enforce_handshake_compat` is false; "
+    "the block size of the decode side may be a multiple of the other's.",
     remedy="Give both sides the same values.",
     severity=Severity.WARNING,
     area=AREA,
     source="vllm/distributed/kv_transfer/kv_connector/v1/nixl",
-    bad=(_pair(16, "kv_consumer", "kv_producer"),),
+    bad=(
+        _pair(16, "kv_consumer", "kv_producer"),
+        _pair(16, "kv_both", "kv_both", note="a pair by their names"),
+    ),
     good=(
         _pair(32, "kv_consumer", "kv_producer"),
-        _pair(16, "kv_both", "kv_both", note="two servers of their own, as far as can be seen"),
+        _pair(64, "kv_consumer", "kv_producer", note="a multiple of the other's"),
+        _pair(16, "kv_producer", "kv_producer", note="none reads what the other makes"),
     ),
 )
 def pair_differs(config: ServeConfig) -> Iterator[Finding]:
@@ -83,9 +93,12 @@ def _are_a_pair(config: ServeConfig, other: ServeConfig) -> bool:
     roles = config[f"{_CONFIG}.kv_role"], other[f"{_CONFIG}.kv_role"]
     if roles == ("kv_consumer", "kv_producer"):
         return _models_of(config) == _models_of(other) or _is_one_object(config, other)
-    if roles != ("kv_both", "kv_both") or not _is_one_object(config, other):
+    if roles != ("kv_both", "kv_both"):
         return False
-    return _says(ours.role, "decode") and _says(theirs.role, "prefill")
+    if _is_one_object(config, other):
+        return _says(ours.role, "decode") and _says(theirs.role, "prefill")
+    # Two objects of one release are named alike.
+    return "decode" in ours.name and ours.name.replace("decode", "prefill") == theirs.name
 
 
 def _is_one_object(config: ServeConfig, other: ServeConfig) -> bool:
@@ -104,9 +117,27 @@ def _differences(config: ServeConfig, other: ServeConfig) -> Iterator[tuple[str,
     pairs += [(dest, _value(config, dest), _value(other, dest)) for dest in _SHARED]
     connector = f"{_CONFIG}.kv_connector"
     pairs.append((connector, _value(config, connector), _value(other, connector)))
+    is_nixl = str(_value(config, connector)).startswith("Nixl")
+    if is_nixl and _value(config, _ENFORCED) is not False:
+        both_give = (dest for dest in _OF_NIXL if config.given(dest) and other.given(dest))
+        pairs += [(dest, _value(config, dest), _value(other, dest)) for dest in both_give]
+        pairs.append(("the vLLM version", _version(config), _version(other)))
     for dest, ours, theirs in pairs:
-        if ours is not None and theirs is not None and ours != theirs:
+        if ours is None or theirs is None or ours == theirs:
+            continue
+        if not (is_nixl and dest == "block_size" and _is_multiple(ours, theirs)):
             yield dest, ours, theirs
+
+
+def _is_multiple(ours: Any, theirs: Any) -> bool:
+    """Whether a block here is made of whole blocks there, which NIXL can split."""
+    return isinstance(ours, int) and isinstance(theirs, int) and theirs > 0 and ours % theirs == 0
+
+
+def _version(config: ServeConfig) -> str | None:
+    """Give the vLLM version that the tag of the container's image tells."""
+    image = None if config.workload is None else config.workload.container.get("image")
+    return Image(image).vllm_version if isinstance(image, str) else None
 
 
 def _models_of(config: ServeConfig) -> Any:
