@@ -38,9 +38,14 @@ class Route(StrEnum):
     MESSAGES = "/v1/messages"
 
 
-# SageMaker's route: vLLM takes the first of these whose fields the body has.
+# SageMaker's route: vLLM takes the first of chat and completions that the body is valid for. One
+# that has both's fields is read as the latter, since invalid `messages` must hide nothing.
 INVOCATIONS = "/invocations"
-_INVOKED = (("messages", Route.CHAT), ("prompt", Route.COMPLETIONS))
+_INVOKED = (
+    ("prompt", Route.COMPLETIONS),
+    ("prompt_embeds", Route.COMPLETIONS),
+    ("messages", Route.CHAT),
+)
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()

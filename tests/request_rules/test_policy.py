@@ -219,6 +219,18 @@ def test_invocations_are_read_as_the_route_they_reach() -> None:
     ).lacks_seed
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": 5, "prompt": [1] * 2000, "prompt_logprobs": 100_000},
+        {"prompt_embeds": "AAAA", "allowed_token_ids": list(range(1025))},
+    ],
+)
+def test_no_field_of_another_request_hides_an_invocation(body: dict[str, object]) -> None:
+    served = "VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m --max-logprobs -1"
+    assert _examine(served, INVOCATIONS, body).refusal is not None
+
+
 def test_invocations_of_a_pooling_server_pass() -> None:
     found = _examine(
         "vllm serve m --runner pooling --max-model-len 16",
