@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any, Final, TypeAlias
@@ -50,7 +51,7 @@ def _changes(
         start, end = node.start_mark.index, node.end_mark.index
         end = max(start, len(places.index.text[:end].rstrip())) if end > start else end
         blank = " " if places.index.text[start - 1 : start] == ":" else ""
-        yield depth, start, end, blank + _flow(new)
+        yield depth, start, end, blank + flow(new, text=places.index.text)
 
 
 def _members(
@@ -71,10 +72,11 @@ def _members(
             # What is left of a block without its entries is no YAML in every layout.
             text = places.index.text
             end = max(key.end_mark.index, len(text[: value.end_mark.index].rstrip()))
-            yield depth + 1, key.end_mark.index, end, f": {_flow(new[name])}"
+            yield depth + 1, key.end_mark.index, end, f": {flow(new[name], text=text)}"
         else:
             yield from _changes(places, value, old[name], new[name], depth + 1)
-    entries.add([f"{_flow(key)}: {_flow(new[key])}" for key in new if key not in old])
+    text = places.index.text
+    entries.add([f"{flow(k, text=text)}: {flow(new[k], text=text)}" for k in new if k not in old])
     yield from ((depth, *splice) for splice in entries.splices())
 
 
@@ -103,7 +105,8 @@ def _items(
             yield from _changes(places, item, old[start + i], new[new_start + i], depth + 1)
         for i in range(start + common, end):
             entries.replace(i, [])
-        added = [_flow(item, quoted=quoted) for item in new[new_start + common : new_end]]
+        further = new[new_start + common : new_end]
+        added = [flow(item, quoted=quoted, text=places.index.text) for item in further]
         entries.add(added, before=end if end < len(old) else None)
     yield from ((depth, *splice) for splice in entries.splices())
 
@@ -127,12 +130,19 @@ def _same(old: Any, new: Any) -> bool:
     return repr(old) == repr(new)
 
 
-def _flow(value: Any, *, quoted: bool = False) -> str:
-    """Write a value on one line."""
+def is_json(text: str) -> bool:
+    """Whether a text is JSON, as far as its first character tells: then it is to stay so."""
+    return text.lstrip()[:1] in {"{", "["}
+
+
+def flow(value: Any, *, quoted: bool = False, text: str = "") -> str:
+    """Write a value on one line of a text, as JSON if that is JSON."""
+    if is_json(text):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
         return written(value, quoted=quoted)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{flow(k)}: {flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow, value)) + "]"
     return yaml.safe_dump(value).removesuffix("\n...\n").strip()

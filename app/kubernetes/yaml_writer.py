@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from app.kubernetes.json_writer import escaped, path_of
 from app.kubernetes.manifest import Path, YamlPlaces
+from app.kubernetes.yaml_edit import flow, is_json
 from app.proposal.changes import Change
 from app.proposal.edit_text import assigned_in_text, edited_words
 from app.proposal.positions import NestedText
@@ -32,8 +34,7 @@ class YamlWriter:
         if isinstance(proposal.text, NestedText):  # a script in one of them
             return edited_words(proposal, change)
         if not proposal.words:
-            texts = [_item(text, ()) for text, _ in change.applied(())]
-            return self._with_key("args", f"[{', '.join(texts)}]")
+            return self._with_key("args", [escaped(text, ()) for text, _ in change.applied(())])
         spots = [self._spot(word) for word in proposal.words]
         lists: dict[int, _List] = {}
         for spot, word in zip(spots, proposal.words, strict=True):
@@ -69,11 +70,11 @@ class YamlWriter:
         entries = self._places.node((*self._container, "env"))
         shown = written(escaped(value, ()), quoted=True)
         if not isinstance(entries, SequenceNode):
-            return self._with_key("env", f"[{{name: {name}, value: {shown}}}]")
+            return self._with_key("env", [{"name": name, "value": escaped(value, ())}])
         number = _named(entries, name)
         edit = Entries(self._places.index.text, entries)
         if number is None:
-            edit.add([f"{{name: {name}, value: {shown}}}"])
+            edit.add([self._entry(name, shown)])
             return edit.edited()
         node = _child(entries.value[number], "value")
         if not isinstance(node, ScalarNode):
@@ -110,12 +111,18 @@ class YamlWriter:
             return None
         return node, last
 
-    def _with_key(self, key: str, value: str) -> str | None:
+    def _entry(self, name: str, shown: str) -> str:
+        if is_json(self._places.index.text):
+            return f'{{"name": {json.dumps(name)}, "value": {shown}}}'
+        return f"{{name: {name}, value: {shown}}}"
+
+    def _with_key(self, key: str, value: list[Any]) -> str | None:
         container = self._places.node(self._container)
         if not isinstance(container, MappingNode) or _child(container, key) is not None:
             return None
         edit = Entries(self._places.index.text, container)
-        edit.add([f"{key}: {value}"])
+        text = self._places.index.text
+        edit.add([f"{flow(key, text=text)}: {flow(value, text=text)}"])
         return edit.edited()
 
 
@@ -132,7 +139,8 @@ class _List:
         entries = Entries(text, self._node)
         items = self._node.value
         if len(self.replaced) == len(items) and not any(t for t, _ in self.replaced.values()):
-            added = [_item(t, ()) for texts, _ in self.added for t in texts]
+            quoted = is_json(text)
+            added = [_item(t, (), quoted=quoted) for texts, _ in self.added for t in texts]
             return _emptied(text, self._key, self._node, added)
         for number, (texts, word) in self.replaced.items():
             quoted = _is_quoted(items[number])

@@ -211,3 +211,21 @@ def test_edits_fit_any_layout(kind: str, style: str | None, flow: bool | None) -
         4,
         "raw_logits",
     )
+
+
+@KINDS
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_stays_json(kind: str, indent: int | None) -> None:
+    data = yaml.safe_load(RESOURCES[kind])
+    bare = without_key(data, BARE[kind]) if kind in BARE and kind != "ray" else data
+    edits: list[Edit] = [
+        SetFlag("logprobs_mode", "raw_logits"),
+        SetEnvironment("NEW", "1"),
+        RemoveFlag("enforce_eager"),
+    ]
+    for found in (data, bare):
+        before = server_of(kind, "yaml", json.dumps(found, indent=indent))
+        for some in (edits, *([edit] for edit in edits)):
+            edited = apply_edits(before, some, CATALOGUE).source or ""
+            assert _frame(edited) == _frame(json.dumps(found))
+            json.loads(edited)
