@@ -86,10 +86,9 @@ def prompt_logprobs(request: GenerationRequest, served: Served) -> Iterator[Find
         width = served.vocabulary if count.number == -1 else count.number
         if width is None or width < 0:
             continue
-        text = request.text()
-        tokens = sum(map(len, request.prompts()))
-        if text is not None:
-            tokens = len(text) // _CHARACTERS_PER_TOKEN
+        tokens = sum(map(len, request.prompts())) or sum(
+            len(text) // _CHARACTERS_PER_TOKEN for text in request.texts()
+        )
         most = served.limits.prompt_logprobs
         if tokens * width > most:
             yield prompt_logprobs.finding(

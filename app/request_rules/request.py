@@ -131,6 +131,19 @@ class GenerationRequest:
         value = self.of_body("prompt") if self.route is Route.COMPLETIONS else UNSET
         return value if isinstance(value, str) else None
 
+    def texts(self) -> Iterator[str]:
+        """Give the texts that become the prompt, or prompts; not what a chat template adds."""
+        if self.route is Route.COMPLETIONS:
+            prompt = self.of_body("prompt")
+            yield from (p for p in _listed(prompt) if isinstance(p, str))
+        elif self.route in (Route.CHAT, Route.CHAT_BATCH):
+            for message in _flat(self.of_body("messages")):
+                content = message.get("content")
+                for part in _listed(content):
+                    text = part.get("text") if isinstance(part, dict) else part
+                    if isinstance(text, str):
+                        yield text
+
     def has(self, name: str) -> bool:
         """Whether a field was sent with a value other than null."""
         return self.sent(name) not in (UNSET, None)
@@ -307,6 +320,18 @@ def _decode(raw: msgspec.Raw) -> Any:
             return json.loads(bytes(raw))
         except (ValueError, RecursionError):
             return UNSET
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _flat(messages: Any) -> Iterator[dict[str, Any]]:
+    """Give the messages of a chat, or of each chat of a batch."""
+    for message in _listed(messages):
+        for one in _listed(message):
+            if isinstance(one, dict):
+                yield one
 
 
 def _all_ids(values: list[Any]) -> bool:

@@ -146,3 +146,38 @@ def test_an_encoder_takes_a_prompt_of_full_length() -> None:
     assert served.is_encoder_decoder
     body = json.dumps({"prompt": [1] * 16, "max_tokens": 1}).encode()
     assert LENGTH not in dict(RequestChecker(served).examine(Route.COMPLETIONS, body).findings)
+
+
+_LONG = "eight ch" * 700
+_SPOKEN = [{"role": "user", "content": [{"type": "text", "text": _LONG}, {"type": "image_url"}]}]
+
+
+@pytest.mark.parametrize(
+    ("route", "prompt"),
+    [
+        (Route.COMPLETIONS, {"prompt": _LONG}),
+        (Route.COMPLETIONS, {"prompt": [_LONG[:2800], _LONG[:2800]]}),
+        (Route.COMPLETIONS, {"prompt": [[1] * 350, [2] * 350]}),
+        (Route.CHAT, {"messages": [{"role": "user", "content": _LONG}]}),
+        (Route.CHAT, {"messages": _SPOKEN}),
+        (Route.CHAT_BATCH, {"messages": [_SPOKEN, _SPOKEN]}),
+    ],
+)
+def test_prompt_logprobs_of_any_kind_of_prompt_cost(route: Route, prompt: dict[str, Any]) -> None:
+    model = {"vocab_size": 152064, "model_type": "llama"}
+    served = served_by_command("vllm serve m --max-logprobs -1", model=model)
+    for count, refused in ((-1, True), (100, False)):
+        body = json.dumps({**prompt, "prompt_logprobs": count, "max_tokens": 1}).encode()
+        found = dict(RequestChecker(served).examine(route, body).findings)
+        assert (found.get("request-prompt-logprobs-cost") == "error") is refused
+
+
+@pytest.mark.parametrize(
+    "messages", [5, None, [5], [[]], [{"content": 5}], [{"content": [5, {"text": 6}, None]}]]
+)
+def test_messages_of_any_form_count_as_nothing(messages: object) -> None:
+    served = served_by_command("vllm serve m --max-logprobs -1", model={"vocab_size": 152064})
+    for route in (Route.CHAT, Route.CHAT_BATCH):
+        body = json.dumps({"messages": messages, "prompt_logprobs": -1}).encode()
+        examination = RequestChecker(served).examine(route, body)
+        assert (examination.refusal, examination.crashed) == (None, [])
