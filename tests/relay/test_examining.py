@@ -48,11 +48,13 @@ class _Counter:
         return {text: Tokens(1500, 7) for text in texts}
 
 
-def test_only_long_lists_and_very_long_texts_are_heavy() -> None:
+def test_many_values_many_escapes_and_very_long_texts_are_heavy() -> None:
     assert not is_heavy(b"[" + b"1," * 50_000 + b"1]")
     assert is_heavy(b"[" + b"1," * 50_001 + b"1]")
-    assert not is_heavy(b'"' + b"x" * 1_000_000 + b'"')
-    assert is_heavy(b'"' + b"x" * 4 * 2**20 + b'"')
+    assert not is_heavy(b'"' + b"x" * 8 * 2**20 + b'"')  # an image, say
+    assert is_heavy(b'"' + b"x" * 16 * 2**20 + b'"')
+    assert not is_heavy(b'"' + rb"\n" * 500_000 + b'"')
+    assert is_heavy(b'"' + rb"\n" * 500_001 + b'"')
 
 
 @pytest.mark.asyncio
