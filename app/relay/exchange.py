@@ -77,7 +77,9 @@ class RelayedExchange:
         self._relay = relay
         self._scope = scope
         self._fields = fields
-        self._has_body = bool(declared) or b"transfer-encoding" in fields
+        # A length that is no number is the server's to refuse, but no reason to look away.
+        has_length = length is not None and declared != 0
+        self._has_body = has_length or b"transfer-encoding" in fields
         extensions = scope.get("extensions") or {}
         self._client = Client(receive, relay.limits, declared, extensions.get(ARRIVED))
         self.record = exchange_of(scope)

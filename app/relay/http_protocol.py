@@ -121,9 +121,12 @@ class GuardedHttp(HttpToolsProtocol):
                 self._feed(rest)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of the header; those of a trailer end here, as RFC 9110 6.5.1 has it."""
+        """Take a field of the header; those of a trailer end here, as RFC 9110 6.5.1 has it.
+
+        The parser leaves the blanks behind a value in it, which are none of it: `14 ` is a length.
+        """
         if self._in_head:
-            super().on_header(name, value)
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_message_complete(self) -> None:
         """End a request, unless the parser left out its body because of an offer to upgrade."""

@@ -91,3 +91,21 @@ async def test_fields_of_a_trailer_never_become_fields_of_the_header(target: str
     assert answer.body == b"abc"
     assert backend.seen[0].all("authorization") == backend.seen[0].all("x-data-parallel-rank") == []
     assert backend.seen[0].all("accept") == ["*/*"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("target", ["/v1/completions", "/x"])
+@pytest.mark.parametrize("blanks", [b" ", b"\t \t"])
+async def test_blanks_behind_a_length_hide_no_body(target: str, blanks: bytes) -> None:
+    """The length was forwarded without the body, and the next request was taken for that."""
+    examiner = _Watching()
+    async with scene(_echo, examiner=examiner) as (backend, _, client):
+        for body in (b"first", b"second"):
+            fields = b"host: a\r\nx-request-id: id-1%b\r\ncontent-length: %d%b\r\n\r\n"
+            client.writer.write(b"POST %b HTTP/1.1\r\n" % target.encode())
+            client.writer.write(fields % (blanks, len(body), blanks) + body)
+            answer = await client.rest(await client.head())
+            assert (answer.status, answer.body) == (200, body)
+    assert [seen.body for seen in backend.seen] == [b"first", b"second"]
+    assert backend.seen[0].all("x-request-id") == ["id-1"]
+    assert examiner.bodies == ([b"first", b"second"] if target != "/x" else [])
