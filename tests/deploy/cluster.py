@@ -245,4 +245,5 @@ def _covers(rule: Manifest, request: Manifest, plural: str) -> bool:
 def _holds(expression: str, request: Manifest) -> bool:
     context = cel.Context()
     context.add_variable("request", request)
+    context.add_variable("object", request["object"])
     return cel.evaluate(expression, context) is True

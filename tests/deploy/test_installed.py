@@ -13,7 +13,7 @@ from app.certificates.issue import RENEW_BEFORE, VALID
 from app.certificates.serving import now
 from tests.deploy.cluster import Cluster
 from tests.deploy.manifests import Programs
-from tests.kubernetes.support import BAD, GOOD, container, deployment, pod
+from tests.kubernetes.support import BAD, GOOD, answered, container, deployment, pod, review
 
 VALUES = (
     "certificate.source=self-signed",
@@ -78,6 +78,36 @@ def test_nodes_and_other_kinds_are_not_looked_at(running: Cluster) -> None:
     assert running.create(mirrored, "enforced", node).asked == []
     assert running.create(mirrored, "enforced", {"username": "nobody"}).refusal is not None
     assert running.create({**bad(), "kind": "Secret", "apiVersion": "v1"}, "enforced").asked == []
+
+
+def owned(api: str, kind: str) -> dict[str, object]:
+    owner = {"apiVersion": api, "kind": kind, "name": "o", "controller": True}
+    return pod(container(HOPELESS), ownerReferences=[owner])
+
+
+LET_ALONE = {
+    "of a ReplicaSet": owned("apps/v1", "ReplicaSet"),
+    "of a StatefulSet": owned("apps/v1", "StatefulSet"),
+    "of a Job": owned("batch/v1", "Job"),
+    "of a LeaderWorkerSet": owned("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
+    "on its way out": pod(container(HOPELESS), deletionTimestamp="2026-12-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("subject", LET_ALONE.values(), ids=LET_ALONE)
+def test_what_runs_already_is_not_asked_about(running: Cluster, subject: dict[str, object]) -> None:
+    """Not even where nobody would answer: `Fail` keeps no node from being replaced."""
+    assert running.create(subject, "enforced").asked == []
+    # The gate says the same, were it asked.
+    assert answered(review(subject))["allowed"] is True
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"),
+    [("serving.kserve.io/v1beta1", "InferenceService"), ("ray.io/v1", "RayCluster")],
+)
+def test_what_another_controller_makes_is_judged(running: Cluster, api: str, kind: str) -> None:
+    assert running.create(owned(api, kind), "enforced").refusal is not None
 
 
 def test_what_can_be_mended_is_mended_once_and_then_accepted(running: Cluster) -> None:

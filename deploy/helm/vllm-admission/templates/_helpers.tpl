@@ -83,6 +83,12 @@ cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "gate.fullna
 {{- end }}
 {{- end }}
 
+{{- /* Kinds that a webhook is registered for, and whose pods need not be judged again. */}}
+{{- define "gate.owners" -}}
+'v1 ReplicationController', 'apps/v1 Deployment', 'apps/v1 StatefulSet', 'apps/v1 ReplicaSet', 'apps/v1 DaemonSet', 'batch/v1 Job', 'batch/v1 CronJob'
+{{- if .Values.webhook.customResources }}, 'leaderworkerset.x-k8s.io/v1 LeaderWorkerSet'{{ end }}
+{{- end }}
+
 {{- define "gate.webhook" }}
     admissionReviewVersions: [v1]
     sideEffects: None
@@ -108,6 +114,15 @@ cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "gate.fullna
       # Mirror pods are made by nodes; nobody can change them.
       - name: not-from-a-node
         expression: "!has(request.userInfo.groups) || !('system:nodes' in request.userInfo.groups)"
+      # The gate lets these through unread. Without it, too, finalizers can be taken off, and what
+      # runs already can have its pods replaced.
+      - name: not-on-its-way-out
+        expression: "!has(object.metadata.deletionTimestamp)"
+      - name: not-of-a-judged-owner
+        expression: >-
+          !has(object.metadata.ownerReferences) || !object.metadata.ownerReferences.exists(o,
+          has(o.controller) && o.controller && (o.apiVersion + ' ' + o.kind) in
+          [{{ include "gate.owners" .gate }}])
     rules:
       - operations: [CREATE, UPDATE]
         scope: Namespaced
