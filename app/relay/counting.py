@@ -48,7 +48,7 @@ class CountingLimits:
         keep_seconds: how long they are, as a backend may come back with another model.
     """
 
-    seconds: float = 2.0
+    seconds: float = 5.0
     questions: int = 8
     remembered: int = 8192
     longest: int = 256
