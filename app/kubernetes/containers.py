@@ -115,6 +115,8 @@ class _Pod:
 
     def _server(self, container: Mapping[str, Any], place: Path) -> Proposal | None:
         path: Path = (*self._pod.path, *place)
+        if _is_another_program(container):
+            return None
         environment = Environment(self._manifest, path, self._stream)
         variables = environment.read()
         words = _Words(self._manifest, variables)
@@ -263,6 +265,20 @@ class _Words:
             return Piece(Word(text, location), lambda: LineIndex(text, location.source or ""))
         read = Expanded(places.text(path), self._variables)
         return Piece(Word(read.text.text, location, read.unresolved), lambda: read.text)
+
+
+def _is_another_program(container: Mapping[str, Any]) -> bool:
+    """Whether nothing in a container names vLLM, so that it need not be read."""
+    image = container.get("image")
+    if not isinstance(image, str) or not image or Image(image).serves_vllm:
+        return False
+    words = [image]
+    for member in ("command", "args"):
+        held = container.get(member)
+        words.extend(map(str, held if isinstance(held, list) else [held]))
+    text = "\n".join(words)
+    # A variable may hold the name.
+    return not any(mark in text for mark in ("vllm", "huggingfaceserver", "$("))
 
 
 def _one_word(

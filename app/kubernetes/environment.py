@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.kubernetes.expansion import Expanded
-from app.kubernetes.manifest import Manifest, Path
+from app.kubernetes.manifest import OBJECT, JsonPlaces, Manifest, Path, pointer_of
 from app.proposal.proposal import Variable
 from app.verdict.finding import Finding, Severity
+from app.verdict.location import Location
 
 # What a variable is open for whose value comes from elsewhere: it names no shell variable.
 _ELSEWHERE = "secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef"
@@ -28,6 +29,7 @@ class Environment:
         self._manifest = manifest
         self._path = container
         self._stream = stream
+        self._entries = pointer_of((*container, "env"))
         self.findings: list[Finding] = []
 
     def read(self) -> dict[str, Variable]:
@@ -45,7 +47,7 @@ class Environment:
     def _entry(
         self, name: str, entry: Mapping[str, Any], path: Path, variables: Mapping[str, Variable]
     ) -> Variable:
-        place = replace(self._manifest.places.location(path), variable=name)
+        place = self._place(path, name)
         if (source := entry.get("valueFrom")) is not None:
             known = self._looked_up(source)
             if known is not None:
@@ -61,6 +63,11 @@ class Environment:
             return Variable(name, value, place)
         expanded = Expanded(self._manifest.places.text((*path, "value")), variables)
         return Variable(name, expanded.text.text, place, expanded.unresolved)
+
+    def _place(self, path: Path, name: str) -> Location:
+        if isinstance(self._manifest.places, JsonPlaces):  # quicker: there may be hundreds
+            return Location(source=OBJECT, pointer=f"{self._entries}/{path[-1]}", variable=name)
+        return replace(self._manifest.places.location(path), variable=name)
 
     def _looked_up(self, source: object) -> str | None:
         """Give the value of a key of a ConfigMap or Secret in the stream."""
