@@ -62,7 +62,10 @@ def _members(
     depth: int,
 ) -> Iterator[_Splice]:
     entries = Entries(places.index.text, node)
+    start, end = node.start_mark.index, node.end_mark.index
     for number, (key, value) in enumerate(node.value):
+        if not start <= key.start_mark.index <= value.start_mark.index < end:
+            continue  # it stands elsewhere, behind an alias or `<<`, and others use it too
         name = str(key.value) if isinstance(key, ScalarNode) else ""
         if name not in old:
             continue
@@ -76,7 +79,11 @@ def _members(
         else:
             yield from _changes(places, value, old[name], new[name], depth + 1)
     text = places.index.text
-    entries.add([f"{flow(k, text=text)}: {flow(new[k], text=text)}" for k in new if k not in old])
+    own = [pair for pair in node.value if start <= pair[0].start_mark.index < end]
+    if own == node.value:
+        entries.add(
+            [f"{flow(k, text=text)}: {flow(new[k], text=text)}" for k in new if k not in old]
+        )
     yield from ((depth, *splice) for splice in entries.splices())
 
 

@@ -1,7 +1,7 @@
 """Custom resources that describe a server of vLLM in their own words, one of each kind.
 
-All say the same: eight sequences, eager mode, and a variable `KEPT`. Each has a comment `kept`, which
-no edit may touch.
+All say the same: eight sequences, eager mode, and a variable `KEPT`. Each has a comment `kept`,
+which no edit may touch.
 """
 
 from __future__ import annotations

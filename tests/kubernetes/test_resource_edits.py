@@ -229,3 +229,29 @@ def test_json_stays_json(kind: str, indent: int | None) -> None:
             edited = apply_edits(before, some, CATALOGUE).source or ""
             assert _frame(edited) == _frame(json.dumps(found))
             json.loads(edited)
+
+
+ALIASED = """\
+servingEngineSpec:
+  modelSpec:
+  - name: one
+    modelURL: org/m
+    vllmConfig: &shared
+      extraArgs: [--enforce-eager]
+  - name: two
+    modelURL: org/n
+    vllmConfig: *shared
+  - name: three
+    modelURL: org/o
+    vllmConfig: {<<: *shared, maxNumSeqs: 4}
+"""
+
+
+def test_what_several_servers_share_is_not_edited_for_one() -> None:
+    servers = servers_in(read_manifests(ALIASED, "f"))
+    edit = SetFlag("logprobs_mode", "raw_logits")
+    for number in (1, 2):
+        edited = apply_edits(servers[number], [edit], CATALOGUE)
+        assert edited.source == ALIASED
+    changed = apply_edits(servers[2], [SetFlag("max_num_seqs", 9)], CATALOGUE)
+    assert changed.source == ALIASED.replace("maxNumSeqs: 4", "maxNumSeqs: 9")
