@@ -38,9 +38,7 @@ _ADDED_BY_AIOHTTP = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 class _ResponseBytes(httpx.AsyncByteStream):
     """The raw body, one item for each read of the socket."""
 
-    def __init__(
-        self, response: aiohttp.ClientResponse, on_close: Callable[[], None]
-    ) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, on_close: Callable[[], None]) -> None:
         self._response = response
         self._on_close: Callable[[], None] | None = on_close
         _fail_when_connection_ends(response)
