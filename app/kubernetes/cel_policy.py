@@ -3,14 +3,16 @@
 `python -m app.kubernetes.cel_policy` writes it; `make manifests` puts it into the chart.
 Kubernetes advises CEL where it suffices: no webhook to keep alive. CEL sees words, not vLLM's
 grammar, so only conflicts of whole words are told, and nothing where a `--config` file, a shell or
-an abbreviation could say more. What it refuses the gate refuses too; the tests hold it to that.
-Like the gate it leaves alone what is on its way out, what an object owns that is judged itself, and
+an abbreviation could say more. Values of options are told of for images of releases that have a
+catalogue: others may take further ones. What it refuses the gate refuses too; the tests hold it to
+that. Like the gate it leaves alone what is on its way out, what an object owns that is judged itself, and
 on an update what was as wrong before: else a cluster could not replace the pods it already runs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from typing import Any, Final
 
 import yaml
 
+from app.catalogue import CatalogueLibrary
+from app.catalogue.catalogue import Flag
+from app.kubernetes.annotations import VERSION
 from app.kubernetes.exceptions import ANNOTATION
 from app.rules.registry import default_registry
 
@@ -66,7 +71,8 @@ CONFLICTS: Final = (
 # Images whose entry point is `vllm serve`, and commands that are.
 _IMAGES: Final = "(^|/)vllm/vllm-openai(-rocm|-cpu|-xpu)?(:|@|$)"
 _PROGRAMS: Final = (
-    "^\n([^\n]*/)?(vllm\nserve|python[0-9.]*\n-m\nvllm[.]entrypoints[.]openai[.]api_server)\n"
+    "^\n[^\n]*\n([^\n]*/)?"
+    "(vllm\nserve|python[0-9.]*\n-m\nvllm[.]entrypoints[.]openai[.]api_server)\n"
 )
 _TEMPLATE: Final = (
     "object.kind == 'Pod' ? {0} : "
@@ -100,15 +106,17 @@ def policy() -> dict[str, Any]:
             "matchConditions": list(_conditions()),
             "variables": [
                 {"name": "template", "expression": _TEMPLATE.format("object")},
-                {"name": "excepted", "expression": _excepted()},
+                {"name": "excepted", "expression": _annotated(ANNOTATION)},
+                {"name": "versioned", "expression": _annotated(VERSION)},
                 {"name": "commands", "expression": f"variables.excepted ? [] : {_commands()}"},
                 {
                     "name": "before",
                     "expression": f"oldObject == null ? [] : [{_TEMPLATE.format('oldObject')}]",
                 },
                 {"name": "commands_before", "expression": _commands_before()},
+                {"name": "choices", "expression": json.dumps(_choices())},
             ],
-            "validations": [_validation(conflict) for conflict in CONFLICTS],
+            "validations": [*map(_validation, CONFLICTS), _no_choice(), _no_number()],
         },
     }
 
@@ -127,27 +135,28 @@ def _conditions() -> Iterator[dict[str, str]]:
         yield {"name": name, "expression": expression}
 
 
-def _excepted() -> str:
-    """Whether the object has exceptions. Which rules they name is for the gate to read."""
+def _annotated(annotation: str) -> str:
+    """Whether the object or its template has the annotation. What it says is for the gate."""
     places = ("object", "variables.template")
     return " || ".join(
         f"(has({place}.metadata) && has({place}.metadata.annotations) && "
-        f"'{ANNOTATION}' in {place}.metadata.annotations)"
+        f"'{annotation}' in {place}.metadata.annotations)"
         for place in places
     )
 
 
 def _commands(template: str = "variables.template") -> str:
-    """Give a text for each container whose words are those of `vllm serve`, a line a word.
+    """Give a text for each container whose words are those of `vllm serve`: image, words.
 
-    Lines let a pattern ask for an option and its value in one word or in two. A command is left
-    out if a `--config` file or a variable may say what its words do not.
+    Each has a line, which lets a pattern ask for an option and its value in one word or in two. A
+    command is left out if a `--config` file or a variable may say what its words do not.
     """
     own = f"has(c.image) && c.image.matches({json.dumps(_IMAGES)}) ? ['vllm', 'serve'] : []"
     command = f"(has(c.command) && size(c.command) > 0 ? c.command : {own})"
     # A script in one word has lines of its own.
     words = f"({command} + (has(c.args) ? c.args : [])).map(w, w.replace('\\n', ' '))"
-    text = f"'\\n' + {words}.join('\\n') + '\\n'"
+    image = "(has(c.image) ? c.image : '')"
+    text = f"'\\n' + {image} + '\\n' + {words}.join('\\n') + '\\n'"
     known = (
         f"l.matches({json.dumps(_PROGRAMS)}) && !l.contains('$(') "
         "&& !l.matches('\\n--config(\\n|=)')"
@@ -160,18 +169,95 @@ def _commands_before() -> str:
 
 
 def _validation(conflict: Conflict) -> dict[str, Any]:
-    declaration = default_registry().by_id[conflict.rule]
     given = " && ".join(f"l.matches({_pattern(words)})" for words in conflict.given)
     unless = "".join(
         f" && !l.matches({_pattern(words, abbreviated=True)})" for words in conflict.unless
     )
-    wrong = f".exists(l, {given}{unless})"
+    return _told(conflict.rule, _unless_before(f"{given}{unless}"))
+
+
+def _unless_before(wrong: str) -> str:
+    """Say that no command `l` is wrong, or that one was before."""
+    exists = f".exists(l, {wrong})"
+    return f"(!variables.commands{exists} || variables.commands_before.exists(b, b{exists}))"
+
+
+def _told(rule: str, expression: str) -> dict[str, Any]:
+    declaration = default_registry().by_id[rule]
     return {
-        "expression": f"!variables.commands{wrong} || "
-        f"variables.commands_before.exists(b, b{wrong})",
+        "expression": expression,
         "message": f"{declaration.title}: {declaration.remedy} [{declaration.id}]",
         "reason": "Invalid",
     }
+
+
+def _choices() -> list[list[str]]:
+    """Give the options with choices, and the choices of all versions, as patterns."""
+    choices: dict[str, set[str]] = {}
+    for flags in _common_flags():
+        if all(flag.choices and flag.conv == "str" for flag in flags):
+            allowed = {re.escape(str(choice)) for flag in flags for choice in flag.choices or ()}
+            for option in _long_options(flags):
+                choices[option] = choices.get(option, set()) | allowed
+    return [[_spelt(option), "|".join(sorted(values))] for option, values in choices.items()]
+
+
+def _no_choice() -> dict[str, Any]:
+    """An option with a value that is none of its choices in any version."""
+    there, right = "'\\n' + o[0] + '(\\n|=)'", "'\\n' + o[0] + '(\\n|=)(' + o[1] + ')\\n'"
+    wrong = f"{_released()} && l.matches({there}) && !l.matches({right})"
+    named = "o[0].replace('[-_]', '-') + ' takes ' + o[1].replace('|', ', ')"
+    found = f"variables.choices.filter(o, variables.commands.exists(l, {wrong})).map(o, {named})"
+    every = f"variables.choices.all(o, {_unless_before(wrong)})"
+    return {
+        **_told("cli-invalid-choice", f"variables.versioned || {every}"),
+        "message": "An option has a value that it does not take [cli-invalid-choice]",
+        "messageExpression": f"{found}.join('; ') + ' [cli-invalid-choice]'",
+    }
+
+
+def _no_number() -> dict[str, Any]:
+    """An option that takes a whole number, with a value without any digit."""
+    options = [
+        _spelt(option)
+        for flags in _common_flags()
+        if all(flag.conv == "int" for flag in flags)
+        for option in _long_options(flags)
+    ]
+    pattern = json.dumps(f"\n({'|'.join(options)})(\n|=)[ -/:-~]*\n")
+    wrong = f"{_released()} && l.matches({pattern})"
+    return {
+        **_told("cli-invalid-value", f"variables.versioned || {_unless_before(wrong)}"),
+        "message": "An option that takes a whole number has another value [cli-invalid-value]",
+    }
+
+
+def _common_flags() -> Iterator[tuple[Flag, ...]]:
+    """Give the options with one value that each version has, in all of them."""
+    library = CatalogueLibrary()
+    catalogues = [library.get(version) for version in library.versions]
+    for flag in catalogues[0].flags:
+        flags = [catalogue.by_dest.get(flag.dest) for catalogue in catalogues]
+        found = tuple(other for other in flags if other is not None and other.nargs is None)
+        if len(found) == len(flags):
+            yield found
+
+
+def _long_options(flags: tuple[Flag, ...]) -> list[str]:
+    common = set.intersection(*(set(flag.options) for flag in flags))
+    return sorted(option for option in common if option.startswith("--"))
+
+
+def _released() -> str:
+    """Whether the image is vLLM's for CUDA, of a release whose options are known."""
+    versions = "|".join(version.replace(".", "[.]") for version in CatalogueLibrary().versions)
+    pattern = f"^\n([^\n]*/)?vllm/vllm-openai:v?({versions})(-[^\n@]*)?(@|\n)"
+    return f"l.matches({json.dumps(pattern)})"
+
+
+def _spelt(option: str) -> str:
+    """Give the pattern of an option: with `-` or `_` between its parts."""
+    return "--" + option.removeprefix("--").replace("-", "[-_]")
 
 
 def _pattern(words: tuple[str, ...], *, abbreviated: bool = False) -> str:

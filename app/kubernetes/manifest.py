@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -160,6 +161,37 @@ class YamlPlaces:
     def source(self) -> str:
         """The name of the text."""
         return self.index.source
+
+    def is_shared(self, node: Node | None) -> bool:
+        """Whether an alias makes a node stand in several places: an edit would change all."""
+        return id(node) in self._shared
+
+    @cached_property
+    def _shared(self) -> frozenset[int]:
+        counts: Counter[int] = Counter()
+        twice: list[Node] = []
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            counts[id(node)] += 1
+            if counts[id(node)] > 1:
+                twice.append(node)
+            else:
+                stack.extend(_parts(node))
+        shared: set[int] = set()
+        while twice:
+            node = twice.pop()
+            if id(node) not in shared:
+                shared.add(id(node))
+                twice.extend(_parts(node))
+        return frozenset(shared)
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    if isinstance(node, MappingNode):
+        yield from (part for pair in node.value for part in pair)
+    elif isinstance(node, SequenceNode):
+        yield from node.value
 
 
 def _child(node: Node | None, step: str | int) -> Node | None:

@@ -39,7 +39,7 @@ def edited_yaml(places: YamlPlaces, old: Any, new: Any) -> str:
 def _changes(
     places: YamlPlaces, node: Node | None, old: Any, new: Any, depth: int
 ) -> Iterator[_Splice]:
-    if _same(old, new) or node is None:
+    if _same(old, new) or node is None or places.is_shared(node):
         return
     if isinstance(node, MappingNode) and isinstance(old, Mapping) and isinstance(new, Mapping):
         yield from _members(places, node, old, new, depth)

@@ -68,6 +68,8 @@ class YamlWriter:
         ):
             return assigned_in_text(proposal, name, value)
         entries = self._places.node((*self._container, "env"))
+        if self._places.is_shared(entries):
+            return None
         shown = written(escaped(value, ()), quoted=True)
         if not isinstance(entries, SequenceNode):
             return self._with_key("env", [{"name": name, "value": escaped(value, ())}])
@@ -87,7 +89,8 @@ class YamlWriter:
         """Take an environment variable out."""
         entries = self._places.node((*self._container, "env"))
         number = _named(entries, name) if isinstance(entries, SequenceNode) else None
-        if number is None or not isinstance(entries, SequenceNode):
+        shared = self._places.is_shared(entries)
+        if shared or number is None or not isinstance(entries, SequenceNode):
             return None
         text = self._places.index.text
         if len(entries.value) == 1:
@@ -107,7 +110,8 @@ class YamlWriter:
             return None
         *holder, last = path_of(word.location.pointer)
         node = self._places.node(tuple(holder))
-        if not isinstance(node, SequenceNode) or not isinstance(last, int):
+        shared = self._places.is_shared(node)
+        if shared or not isinstance(node, SequenceNode) or not isinstance(last, int):
             return None
         return node, last
 

@@ -253,5 +253,15 @@ def test_what_several_servers_share_is_not_edited_for_one() -> None:
     for number in (1, 2):
         edited = apply_edits(servers[number], [edit], CATALOGUE)
         assert edited.source == ALIASED
+    pods = """\
+kind: Pod
+spec:
+  containers:
+  - {name: a, image: 'vllm/vllm-openai:v0.32.0', args: &w [m], env: &e [{name: KEPT, value: "1"}]}
+  - {name: b, image: 'vllm/vllm-openai:v0.28.0', args: *w, env: *e}
+"""
+    for server in servers_in(read_manifests(pods, "f")):
+        for other in (edit, SetEnvironment("NEW", "1"), UnsetEnvironment("KEPT")):
+            assert apply_edits(server, [other], CATALOGUE).source == pods
     changed = apply_edits(servers[2], [SetFlag("max_num_seqs", 9)], CATALOGUE)
     assert changed.source == ALIASED.replace("maxNumSeqs: 4", "maxNumSeqs: 9")
