@@ -55,6 +55,7 @@ OURS: Final = frozenset(
         "request-stop-token-range",
         "request-output-range",
         "request-min-tokens",
+        "request-min-tokens-endless",
         "request-prompt-range",
         "request-nesting",
         "request-prompt-logprobs-cost",

@@ -287,6 +287,7 @@ def cut(request: GenerationRequest, served: Served) -> Iterator[Finding]:
             ),
             RequestExample(
                 '{"token_ids": [1, 2], "sampling_params": {"max_tokens": 20, "min_tokens": 15}}',
+                note="0.29 and newer cut it",
                 serve=_SHORT,
                 versions="<0.31",
             ),
@@ -296,20 +297,73 @@ def cut(request: GenerationRequest, served: Served) -> Iterator[Finding]:
 )
 def least(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Refuse what would stop the engine's intake."""
-    limit, number = served.max_model_len, request.integer("min_tokens")
-    if request.route is not Route.GENERATE or limit is None or number is None:
+    number = request.integer("min_tokens")
+    if number is None or request.sent("max_tokens") is not None:
         return
-    if request.sent("max_tokens") is not None:
-        return
-    prompt = sum(map(len, request.prompts()))
-    if prompt < limit < prompt + number:
+    room = _room_beside_ids(request, served)
+    if room is not None and number > room:
         yield least.finding(
             request,
             "min_tokens",
-            f"min_tokens={number} is more than the {limit - prompt} tokens that fit beside the "
-            f"prompt's {prompt}; it would end the engine",
-            evidence={"prompt_tokens": prompt, "max_model_len": limit},
+            f"min_tokens={number} is more than the {room} tokens that fit beside the prompt; it "
+            "would end the engine",
+            evidence={"min_tokens": number, "room": room},
         )
+
+
+@request_rule(
+    Declaration(
+        id="request-min-tokens-endless",
+        title="min_tokens beyond the context length never ends on 0.28",
+        explanation="0.28 looks at the length of a sequence only once it has `min_tokens`. On "
+        "`/inference/v1/generate`, which takes any `max_tokens`, a sequence that fills the context "
+        "before is never scheduled again and never ends: its client waits, and its cache stays "
+        "taken, until the client leaves.",
+        remedy="Ask for no more `min_tokens` than fit beside the prompt.",
+        severity=Severity.ERROR,
+        area="request",
+        gate=Gate.REQUEST,
+        versions="<0.29",
+        source="v1/core/sched/utils.py::check_stop",
+        bad=(
+            RequestExample(
+                '{"token_ids": [1, 2], "sampling_params": {"max_tokens": 20, "min_tokens": 15}}',
+                serve=_SHORT,
+                versions="<0.29",
+            ),
+        ),
+        good=(
+            RequestExample(
+                '{"token_ids": [1, 2], "sampling_params": {"max_tokens": 20, "min_tokens": 14}}',
+                serve=_SHORT,
+                versions="<0.29",
+            ),
+        ),
+    ),
+    fields=("min_tokens",),
+)
+def endless(request: GenerationRequest, served: Served) -> Iterator[Finding]:
+    """Refuse what 0.28 takes and never ends."""
+    most, number = request.integer("max_tokens"), request.integer("min_tokens")
+    if most is None or number is None or number > most:
+        return
+    room = _room_beside_ids(request, served)
+    if room is not None and number > room:
+        yield endless.finding(
+            request,
+            "min_tokens",
+            f"min_tokens={number} is more than the {room} tokens that fit beside the prompt; the "
+            "sequence would never end",
+            evidence={"min_tokens": number, "room": room},
+        )
+
+
+def _room_beside_ids(request: GenerationRequest, served: Served) -> int | None:
+    """Give the tokens that fit beside the prompt of `/inference/v1/generate`, if any do."""
+    if request.route is not Route.GENERATE or served.max_model_len is None:
+        return None
+    room = served.max_model_len - sum(map(len, request.prompts()))
+    return room if room > 0 else None
 
 
 def _count(known: _Lengths) -> str:

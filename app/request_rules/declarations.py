@@ -26,6 +26,7 @@ RULES: tuple[RequestRule, ...] = (
     logprobs.limit,
     context.length,
     context.least,
+    context.endless,
     engine.n_limit,
     amounts.n_range,
     engine.seed_range,
