@@ -15,6 +15,7 @@ from app.rules.configuration.quantization import (
 )
 from app.rules.declaration import Example
 from app.rules.derived.model import hf_value, requested_quantization
+from app.rules.derived.model_types import quantization_override
 from app.rules.derived.parallel import since
 from app.rules.registry import rule
 from app.serve_config.serve_config import ServeConfig
@@ -29,7 +30,10 @@ _KINDS: Final = ("linear", "moe", "targets")
 _BROKEN: Final = ("missing ), unterminated", "unterminated character set", "unbalanced parenthesis")
 _WITHOUT: Final = Fix("drop --quantization-config", (RemoveFlag(_CONFIG),), safe=False)
 # Methods that compute in half precision only, as the lab saw; compressed-tensors takes float32.
-_HALF_ONLY: Final = frozenset({"awq", "auto_awq", "gptq", "auto_gptq", "fp8", "experts_int8"})
+_HALF_ONLY: Final = frozenset(
+    {"awq", "auto_awq", "gptq", "auto_gptq", "fp8", "experts_int8"}
+    | {"modelopt", "modelopt_fp4", "modelopt_mixed"}
+)
 NVFP4: Final[dict[str, Any]] = {
     **DENSE,
     "quantization_config": {
@@ -256,8 +260,10 @@ def method(config: ServeConfig) -> Iterator[Finding]:
         Example("vllm serve m --dtype float32", model_config=LATENT),
         Example("vllm serve m --quantization fp8_per_tensor --dtype float32", model_config=DENSE),
         Example("vllm serve m --dtype float16", model_config=GPT_OSS),
+        Example("vllm serve m --dtype float32", model_config=NVFP4),
     ),
     good=(
+        Example("vllm serve m --dtype float16", model_config=NVFP4),
         Example("vllm serve m --dtype float16", model_config=LATENT),
         Example("vllm serve m --dtype float32", model_config=DENSE),
         Example("vllm serve m --dtype bfloat16", model_config=GPT_OSS),
@@ -272,7 +278,7 @@ def dtype(config: ServeConfig) -> Iterator[Finding]:
         return
     given, found = requested_quantization(config), checkpoint_method(config)
     shorthands = config.catalogue.registries.get("online_quant_shorthands", ())
-    taken = found if found is not None else given
+    taken = quantization_override(config) or (found if found is not None else given)
     is_oss = found == "mxfp4" and hf_value(config, "model_type") == "gpt_oss"
     half = taken in _HALF_ONLY or (found is None and given in shorthands)
     if given == "humming" or not (is_oss or (half and asked == "float32")):
