@@ -137,7 +137,8 @@ class Gpus:
             for name in held:
                 if name.startswith(_DUAL_PODS):
                     place = self._manifest.places.location((*path, "annotations", name))
-                    yield GpuShare(sign=name, location=place)
+                    yield GpuShare(sign="fast model actuation", location=place, asleep=True)
+                    return
 
     def _metadata(self) -> tuple[Path, ...]:
         """Give the paths of the metadata that pods get: the template's, or a Pod's own."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any, Final
 
+from app.errors import AdmissionError
 from app.kubernetes.manifest import Manifest, Path
 from app.proposal.positions import LineIndex
+from app.proposal.proposal import Form
+from app.proposal.shell import read_shell
 from app.verdict.location import Location
 
 _POD: Final[Path] = ("spec",)
 _CONTAINER: Final[Path] = ("spec", "containers", 0)
+_ARGUMENTS: Final[Path] = (*_CONTAINER, "args")
 
 
 class Role(Enum):
@@ -90,8 +95,34 @@ class MappedPlaces:
     direct: Path | None = None
 
     def location(self, path: Path) -> Location:
-        """Give the place of what the value was made from."""
+        """Give the place of what the value was made from; of a word, in the text that has it."""
+        if path[:-1] == _ARGUMENTS and isinstance(path[-1], int):
+            place = self._words.get(path[-1])
+            if place is not None:
+                return place
         return self.original.places.location(self._path(path))
+
+    @cached_property
+    def _words(self) -> dict[int, Location]:
+        """Give the places of words in strings that a shell splits."""
+        numbers: dict[Path, list[int]] = {}
+        for i, slot in enumerate(self.plan.slots):
+            if slot is not None and slot.role is Role.TEXT:
+                numbers.setdefault(slot.path, []).append(i)
+        found: dict[int, Location] = {}
+        for path, held in numbers.items():
+            index = self.original.places.text(path)
+            try:
+                words = read_shell(
+                    index, form=Form.KUBERNETES, environment={}, files={}, depth=0
+                ).words
+            except AdmissionError:
+                continue
+            if len(words) == len(held):
+                pointer = self.original.places.location(path).pointer
+                places = (replace(word.location, pointer=pointer) for word in words)
+                found.update(zip(held, places, strict=True))
+        return found
 
     def text(self, path: Path) -> LineIndex:
         """Give the text where it was written, if it is the same there."""

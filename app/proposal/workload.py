@@ -21,6 +21,7 @@ class GpuShare:
         location: where.
         fraction: the part of the GPU's memory that is meant for the server, if it is told.
         gib: the memory that is meant for it, if that is told.
+        asleep: whether the others are servers that sleep, and keep a small part.
         limited: False where the server sees all of the GPU's memory, None where that is not known.
     """
 
@@ -28,6 +29,7 @@ class GpuShare:
     location: Location
     fraction: float | None = None
     gib: float | None = None
+    asleep: bool = False
     limited: bool | None = False
 
 

@@ -236,6 +236,37 @@ def test_the_case_with_its_comment_as_an_annotation() -> None:
     assert "0.825" in found.message
 
 
+ACTUATION = """\
+apiVersion: fma.llm-d.ai/v1alpha1
+kind: InferenceServerConfig
+metadata: {name: tiny}
+spec:
+  launcherConfigName: launcher
+  modelServerConfig:
+    port: 8005
+    options: >-
+      --model org/tiny
+      --gpu-memory-utilization 0.825 --enable-sleep-mode
+---
+apiVersion: fma.llm-d.ai/v1alpha1
+kind: LauncherConfig
+metadata: {name: launcher}
+spec: {maxSleepingInstances: 3}
+"""
+
+
+def test_the_case_in_the_words_of_the_project_it_comes_from() -> None:
+    [server] = read_kubernetes(ACTUATION, source="f")
+    [found] = [f for f in verdict_of(server).findings if f.rule in RULES]
+    assert found.rule == "kubernetes-gpu-share"
+    assert "servers that sleep there keep a part of it" in found.message
+    assert found.location is not None
+    assert (found.location.line, found.location.column) == (10, 32)
+    alone = ACTUATION.replace("maxSleepingInstances: 3", "maxInstances: 1")
+    [server] = read_kubernetes(alone)
+    assert not [f for f in verdict_of(server).findings if f.rule in RULES]
+
+
 def test_a_command_line_has_it_from_the_hardware() -> None:
     for used, expected in ((0.2, ["memory-in-use"]), (0.05, [])):
         hardware = {"gpu": "H100-80GB", "memory_in_use": used}

@@ -17,6 +17,7 @@ from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
 
+IN_USE: Final = "vllm-admission/gpu-memory-in-use"
 UTILIZATION: Final = "gpu_memory_utilization"
 _SOURCE: Final = "vllm/v1/worker/utils.py::request_memory"
 _GPUS: Final = "resources: {limits: {nvidia.com/gpu: %d}}"
@@ -144,6 +145,8 @@ def _meant(sign: GpuShare, part: float) -> str:
         return f"{sign.gib:g} GiB are meant for it"
     if sign.fraction is not None:
         return f"{part:.3g} is meant for it"
+    if sign.asleep:
+        return f"servers that sleep there keep a part of it (how much, {IN_USE} may say)"
     return "no two servers can have more than half"
 
 
