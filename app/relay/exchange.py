@@ -169,11 +169,24 @@ class RelayedExchange:
         self._client.refuse_declared_length()
         if self._scope["path"] in _NEVER_QUEUED:
             return await self._examined_exchange(backend)
-        await self._relay.take_place()
+        await self._place()
         try:
             return await self._examined_exchange(backend)
         finally:
             self._relay.give_place_back()
+
+    async def _place(self) -> None:
+        """Take a place, or wait for one as long as the client does."""
+        if self._departures is None or self._relay.has_place:
+            await self._relay.take_place()
+            return
+        self._phase = "queue"
+        self._departures.watch(self._left)
+        try:
+            await self._relay.take_place()
+        finally:
+            self._departures.forget(self._left)
+        self._phase = "request-body"
 
     async def _examined_exchange(self, backend: Upstream) -> str:
         body: bytes | AsyncIterator[bytes] | None = None

@@ -57,7 +57,7 @@ class RelayMetrics:
         )
         self._departures = Counter(
             "vllm_admission_proxy_client_disconnects",
-            "Clients that left early, by phase: request-body, waiting, response.",
+            "Clients that left early, by phase: queue, request-body, waiting, response.",
             ["phase"],
             registry=registry,
         )

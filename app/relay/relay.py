@@ -110,6 +110,11 @@ class Relay:
         if self.draining:
             raise Draining("this server is about to end; ask again, which reaches another one")
 
+    @property
+    def has_place(self) -> bool:
+        """Whether `take_place` need not wait."""
+        return not self._capacity.full
+
     async def take_place(self) -> None:
         """Take one of the places for requests in flight; `give_place_back` frees it.
 
