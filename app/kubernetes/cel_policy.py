@@ -5,8 +5,9 @@ Kubernetes advises CEL where it suffices: no webhook to keep alive. CEL sees wor
 grammar, so only conflicts of whole words are told, and nothing where a `--config` file, a shell or
 an abbreviation could say more. Values of options are told of for images of releases that have a
 catalogue: others may take further ones. What it refuses the gate refuses too; the tests hold it to
-that. Like the gate it leaves alone what is on its way out, what an object owns that is judged itself, and
-on an update what was as wrong before: else a cluster could not replace the pods it already runs.
+that. Like the gate it leaves alone what is on its way out, what an object owns that is judged
+itself, and on an update what was as wrong before: else a cluster could not replace the pods that it
+already runs.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ _PROGRAMS: Final = (
     "^\n[^\n]*\n([^\n]*/)?"
     "(vllm\nserve|python[0-9.]*\n-m\nvllm[.]entrypoints[.]openai[.]api_server)\n"
 )
+_RELEASED: Final = "variables.released"
 _TEMPLATE: Final = (
     "object.kind == 'Pod' ? {0} : "
     "object.kind == 'CronJob' ? {0}.spec.jobTemplate.spec.template : {0}.spec.template"
@@ -114,6 +116,7 @@ def policy() -> dict[str, Any]:
                     "expression": f"oldObject == null ? [] : [{_TEMPLATE.format('oldObject')}]",
                 },
                 {"name": "commands_before", "expression": _commands_before()},
+                {"name": "released", "expression": _released()},
                 {"name": "choices", "expression": json.dumps(_choices())},
             ],
             "validations": [*map(_validation, CONFLICTS), _no_choice(), _no_number()],
@@ -176,10 +179,10 @@ def _validation(conflict: Conflict) -> dict[str, Any]:
     return _told(conflict.rule, _unless_before(f"{given}{unless}"))
 
 
-def _unless_before(wrong: str) -> str:
+def _unless_before(wrong: str, commands: str = "variables.commands") -> str:
     """Say that no command `l` is wrong, or that one was before."""
     exists = f".exists(l, {wrong})"
-    return f"(!variables.commands{exists} || variables.commands_before.exists(b, b{exists}))"
+    return f"(!{commands}{exists} || variables.commands_before.exists(b, b{exists}))"
 
 
 def _told(rule: str, expression: str) -> dict[str, Any]:
@@ -205,12 +208,12 @@ def _choices() -> list[list[str]]:
 def _no_choice() -> dict[str, Any]:
     """An option with a value that is none of its choices in any version."""
     there, right = "'\\n' + o[0] + '(\\n|=)'", "'\\n' + o[0] + '(\\n|=)(' + o[1] + ')\\n'"
-    wrong = f"{_released()} && l.matches({there}) && !l.matches({right})"
+    wrong = f"l.matches({there}) && !l.matches({right})"
     named = "o[0].replace('[-_]', '-') + ' takes ' + o[1].replace('|', ', ')"
-    found = f"variables.choices.filter(o, variables.commands.exists(l, {wrong})).map(o, {named})"
-    every = f"variables.choices.all(o, {_unless_before(wrong)})"
+    found = f"variables.choices.filter(o, {_RELEASED}.exists(l, {wrong})).map(o, {named})"
+    every = f"variables.choices.all(o, {_unless_before(wrong, _RELEASED)})"
     return {
-        **_told("cli-invalid-choice", f"variables.versioned || {every}"),
+        **_told("cli-invalid-choice", every),
         "message": "An option has a value that it does not take [cli-invalid-choice]",
         "messageExpression": f"{found}.join('; ') + ' [cli-invalid-choice]'",
     }
@@ -225,9 +228,8 @@ def _no_number() -> dict[str, Any]:
         for option in _long_options(flags)
     ]
     pattern = json.dumps(f"\n({'|'.join(options)})(\n|=)[ -/:-~]*\n")
-    wrong = f"{_released()} && l.matches({pattern})"
     return {
-        **_told("cli-invalid-value", f"variables.versioned || {_unless_before(wrong)}"),
+        **_told("cli-invalid-value", _unless_before(f"l.matches({pattern})", _RELEASED)),
         "message": "An option that takes a whole number has another value [cli-invalid-value]",
     }
 
@@ -249,10 +251,11 @@ def _long_options(flags: tuple[Flag, ...]) -> list[str]:
 
 
 def _released() -> str:
-    """Whether the image is vLLM's for CUDA, of a release whose options are known."""
+    """Give the commands in images of vLLM's for CUDA, of a release whose options are known."""
     versions = "|".join(version.replace(".", "[.]") for version in CatalogueLibrary().versions)
     pattern = f"^\n([^\n]*/)?vllm/vllm-openai:v?({versions})(-[^\n@]*)?(@|\n)"
-    return f"l.matches({json.dumps(pattern)})"
+    known = f"variables.commands.filter(l, l.matches({json.dumps(pattern)}))"
+    return f"variables.versioned ? [] : {known}"
 
 
 def _spelt(option: str) -> str:

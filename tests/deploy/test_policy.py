@@ -1,5 +1,7 @@
 """The CEL policy, evaluated by a CEL implementation on the examples of the rules."""
 
+import json
+import re
 from functools import cache
 
 import cel
@@ -72,11 +74,14 @@ def refusals(manifest: Manifest, old: Manifest | None = None) -> list[str]:
         context.add_variable("variables", dict(variables))
         variables[variable["name"]] = compiled(variable["expression"]).execute(context)
     context.add_variable("variables", variables)
-    return [
-        validation["message"].rpartition("[")[2].rstrip("]")
-        for validation in spec["validations"]
-        if compiled(validation["expression"]).execute(context) is not True
-    ]
+    refused = []
+    for validation in spec["validations"]:
+        if compiled(validation["expression"]).execute(context) is not True:
+            says = compiled(validation.get("messageExpression", "''")).execute(context)
+            text, _, rule = (says or validation["message"]).rpartition(" [")
+            assert text
+            refused.append(rule.rstrip("]"))
+    return refused
 
 
 def words_of(example: Example) -> list[str] | None:
@@ -115,9 +120,13 @@ def test_a_rules_bad_example_is_refused_in_every_kind_of_object(conflict: Confli
 def test_what_the_policy_refuses_the_gate_refuses() -> None:
     catalogue = CatalogueLibrary().get(NEWEST)
     seen = 0
+    # Without one of these options nothing is refused; most examples have none.
+    named = set(re.findall(r"--[a-z0-9_-]+", json.dumps(policy()).replace("[-_]", "-")))
     for example in (*examples("good"), *examples("bad")):
         words = words_of(example)
-        if words is None or not refusals(pod(words)):
+        if words is None or named.isdisjoint(w.partition("=")[0].replace("_", "-") for w in words):
+            continue
+        if not refusals(pod(words)):
             continue
         seen += 1
         verdict = validate(parse_command(example.text), catalogue)
@@ -141,6 +150,56 @@ def test_what_the_policy_refuses_the_gate_refuses() -> None:
 )
 def test_it_refuses_nothing_that_could_be_accepted(words: list[str]) -> None:
     assert refusals(pod(words)) == []
+
+
+VALUES: list[tuple[list[str], str | None]] = [
+    (["--dtype", "bf16"], "cli-invalid-choice"),
+    (["--dtype=FLOAT16"], "cli-invalid-choice"),
+    (["--logprobs_mode=raw"], "cli-invalid-choice"),
+    (["--dtype", "--enforce-eager"], "cli-invalid-choice"),
+    (["--dtype=bfloat16"], None),
+    (["--dtype", "auto"], None),
+    (["--mamba-cache-mode", "all"], None),
+    (["--tensor-parallel-size", "two"], "cli-invalid-value"),
+    (["--tensor-parallel-size="], "cli-invalid-value"),
+    (["--tensor_parallel_size=-"], "cli-invalid-value"),
+    (["--tensor-parallel-size", "2"], None),
+    (["--tensor-parallel-size", "\u0662"], None),
+    (["--max-model-len", "auto"], None),
+    (["--port"], None),
+]
+
+
+@pytest.mark.parametrize(("words", "rule"), VALUES)
+def test_values_are_held_to_what_every_version_takes(words: list[str], rule: str | None) -> None:
+    manifest = pod(["m", *words])
+    assert refusals(manifest) == ([] if rule is None else [rule])
+    assert rule is None or not enforced(manifest)["allowed"]
+    # Others than these may have further values.
+    assert refusals(pod(["m", *words], image="vllm/vllm-openai:v0.99.0")) == []
+    assert refusals(pod(["m", *words], image="vllm/vllm-openai-rocm:v0.32.0")) == []
+    manifest["metadata"]["annotations"] = {"vllm-admission/vllm-version": "0.99.0"}
+    assert refusals(manifest) == []
+
+
+def test_every_option_with_choices_is_held_to_them() -> None:
+    """Each choice of each version is let through by the policy, and another one refused by both."""
+    (choices,) = (v for v in spec_of_policy()["variables"] if v["name"] == "choices")
+    table = json.loads(choices["expression"])
+    assert len(table) >= 20
+    for pattern, values in table:
+        option = pattern.replace("[-_]", "-")
+        flags = [LIBRARY.get(version).by_option[option] for version in LIBRARY.versions]
+        choices = {str(choice) for flag in flags for choice in flag.choices or ()}
+        right = pod(["m"])
+        right["spec"]["containers"] *= 0
+        for choice in choices:
+            right["spec"]["containers"] += pod(["m", option, choice])["spec"]["containers"]
+            assert re.fullmatch(values, choice)
+        assert refusals(right) == [], option
+        wrong = pod(["m", option, "nonesuch"])
+        assert refusals(wrong) == ["cli-invalid-choice"], option
+        assert not enforced(wrong)["allowed"], option
 
 
 WRONG = ["m", "--return-sampling-mask"]
@@ -239,6 +298,11 @@ def enforced(manifest: Manifest) -> Manifest:
 
 PARTS = (
     ["m"],
+    ["--dtype", "half"],
+    ["--dtype=b16"],
+    ["--max-num-seqs", "many"],
+    ["--max-num-seqs", "8"],
+    ["--runner"],
     ["--return-sampling-mask"],
     ["--enable-auto-tool-choice"],
     ["--enable-log-outputs"],
@@ -265,7 +329,15 @@ COMMANDS: tuple[list[str] | None, ...] = (
 @given(
     st.lists(st.sampled_from(PARTS), max_size=5),
     st.sampled_from(COMMANDS),
-    st.sampled_from(("vllm/vllm-openai:v0.32.0", "ours:1", "ours/vllm-router:2", None)),
+    st.sampled_from(
+        (
+            "vllm/vllm-openai:v0.32.0",
+            "vllm/vllm-openai:v0.28.0",
+            "ours:1",
+            "ours/vllm-router:2",
+            None,
+        )
+    ),
 )
 def test_it_never_refuses_what_the_gate_lets_through(
     parts: list[list[str]], command: list[str] | None, image: str | None
