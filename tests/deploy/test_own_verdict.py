@@ -15,10 +15,12 @@ from app.kubernetes.mode import Mode
 from app.kubernetes.review import Decision, validated
 from app.proposal.envelope import Envelope
 from app.proposal.read import read_text
+from app.proposal.shell import parse_command
+from app.rules.evaluate import validate
 from app.validation import judge
 from app.verdict.finding import Severity
 from app.verdict.verdict import Verdict
-from tests.deploy.manifests import Manifest, Programs
+from tests.deploy.manifests import Manifest, Programs, find
 
 LIBRARY = CatalogueLibrary()
 
@@ -57,3 +59,22 @@ def test_the_example_of_a_sidecar_passes_without_a_word(programs: Programs) -> N
     [verdict] = gate(read_text(json.dumps({"kind": "List", "items": manifests}), source="-"))
     assert verdict.accepted
     assert [f for f in verdict.findings if f.severity is not Severity.INFO] == []
+
+
+def test_what_the_proxy_is_told_of_its_backend_is_admitted(programs: Programs) -> None:
+    manifests = programs.kustomize(programs.deploy / "kustomize" / "overlays" / "proxy")
+    (deployment,) = find(manifests, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    given = {variable["name"]: variable["value"] for variable in container["env"]}
+    (mount,) = (m for m in container["volumeMounts"] if m["name"] == "serve")
+    (volume,) = (v for v in pod["volumes"] if v["name"] == "serve")
+    (served,) = (
+        m
+        for m in find(manifests, "ConfigMap")
+        if m["metadata"]["name"] == volume["configMap"]["name"]
+    )
+    path = given["VLLM_ADMISSION_SERVE_CONFIG"]
+    text = served["data"][path.removeprefix(f"{mount['mountPath']}/")]
+    catalogue = LIBRARY.get(given["VLLM_ADMISSION_VLLM_VERSION"])
+    assert validate(parse_command(text), catalogue).accepted
