@@ -56,6 +56,7 @@ def run_service(settings: Settings, host: str, port: int) -> None:
         run_loop(serve_apps((app, listener)))
         return
     app.state.certificate = certificate
+    app.state.gates.metrics.certified(certificate)
     tls_listener = listen(host, settings.tls_port)
     _announce("vllm-admission with TLS", tls_listener, scheme="https")
     run_loop(serve_apps((app, listener), tls=(tls_listener, certificate)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
 
 from app.certificates.issue import Issued, issue
 from app.certificates.serving import now
@@ -91,6 +92,11 @@ def test_both_ports_answer_and_no_call_fails_while_the_certificate_changes(
     assert len(seen) == 2
     verbose = httpx.get(f"{plain}/readyz?verbose", trust_env=False).text
     assert "[+]certificate ok" in verbose
+    metrics = httpx.get(f"{plain}/metrics", trust_env=False).text
+    name = 'vllm_admission_certificate_not_after_timestamp_seconds{port="tls"}'
+    (ends,) = (line.split()[-1] for line in metrics.splitlines() if line.startswith(name))
+    leaf = x509.load_pem_x509_certificate(second.certificate)
+    assert float(ends) == leaf.not_valid_after_utc.timestamp()
 
 
 def test_drain_answers_when_it_takes_no_more(urls: list[str]) -> None:

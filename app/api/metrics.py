@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from app.catalogue import CatalogueLibrary
+from app.certificates.serving import ServingCertificate
 from app.replay.report import Report
 from app.verdict.verdict import Verdict
 
@@ -50,6 +51,12 @@ class GateMetrics:
             "vllm_admission_replay_rows",
             "Replayed rows (generated tokens) by outcome.",
             ["outcome"],
+            registry=registry,
+        )
+        self._not_after = Gauge(
+            "vllm_admission_certificate_not_after_timestamp_seconds",
+            "When the certificate in service ends, in Unix time.",
+            ["port"],
             registry=registry,
         )
         self._reviews = Counter(
@@ -97,6 +104,11 @@ class GateMetrics:
         self._replays.labels(vllm_version, verdict).inc()
         for outcome in ("exact", "mismatch", "undecidable"):
             self._rows.labels(outcome).inc(rows[outcome])
+
+    def certified(self, certificate: ServingCertificate) -> None:
+        """Show when the certificate of the port with TLS ends."""
+        ends = self._not_after.labels(port="tls")
+        ends.set_function(lambda: certificate.not_after.timestamp())
 
     def reviewed(self, operation: str, decision: str, seconds: float) -> None:
         """Count an admission review.

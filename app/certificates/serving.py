@@ -104,6 +104,11 @@ class ServingCertificate:
                     told = str(error)
                     _log.warning("certificate not reloaded", error=told)
 
+    @property
+    def not_after(self) -> datetime:
+        """When the certificate in service ends."""
+        return self._pair.not_after
+
     def problem(self, now: datetime) -> str | None:
         """Say why the certificate in service is not valid, for `/readyz`."""
         problem = self._pair.problem(now)
