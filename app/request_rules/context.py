@@ -52,6 +52,13 @@ class _Lengths:
 
 def lengths(request: GenerationRequest, served: Served) -> _Lengths | None:
     """Measure a request; None if a length is none that vLLM takes."""
+    if "lengths" not in request.memo:
+        request.memo["lengths"] = _measured(request, served)
+    known: _Lengths | None = request.memo["lengths"]
+    return known
+
+
+def _measured(request: GenerationRequest, served: Served) -> _Lengths | None:
     names = _FIELDS[request.route]
     name = next((n for n in names if request.has(n)), names[-1])
     output = request.integer(name)

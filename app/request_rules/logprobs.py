@@ -28,11 +28,18 @@ class Count:
     number: int
 
 
-def counts(request: GenerationRequest) -> Iterator[Count]:
+def counts(request: GenerationRequest) -> list[Count]:
     """Give the counts that reach `SamplingParams`, as each route derives them.
 
     Source: `to_sampling_params` in the `protocol.py` of each route.
     """
+    known: list[Count] | None = request.memo.get("logprob counts")
+    if known is None:
+        known = request.memo["logprob counts"] = list(_counts(request))
+    return known
+
+
+def _counts(request: GenerationRequest) -> Iterator[Count]:
     if request.switch("use_beam_search"):
         return
     field: str | None = "logprobs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from msgspec import UNSET
 
@@ -11,7 +12,9 @@ from app.request_rules.request import GenerationRequest, Route
 from app.request_rules.rule import Change, RequestExample, request_rule
 from app.request_rules.served import Default, Served
 from app.rules.declaration import Declaration, Gate
+from app.rules.registry import finding_of
 from app.verdict.finding import Finding, Severity
+from app.verdict.location import Location
 
 _GREEDY_BELOW = 1e-5
 _RAISED_TO = 1e-2
@@ -29,12 +32,24 @@ _EMPTY_500 = (
 )
 
 
+_UNSENT = f"missing, which {Route.GENERATE} reads as {{}}"
+_MISSING = "missing, and this server's default is {}"
+_NULL = "null, and this server's default is {}"
+
+
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """The value that reaches the engine, and how to speak of it."""
+    """The value of `name` that reaches the engine, and where it is from."""
 
+    name: str
     number: float
-    words: str
+    origin: str = ""
+
+    @property
+    def words(self) -> str:
+        """How to speak of it."""
+        shown = self.number if isinstance(self.number, int) else f"{self.number:g}"
+        return f"`{self.name}` is {self.origin.format(shown) or shown}"
 
 
 def effective(
@@ -47,21 +62,13 @@ def effective(
     """
     sent = request.sent(name)
     if sent is UNSET and request.route is Route.GENERATE:
-        return EffectiveValue(
-            neutral, f"`{name}` is missing, which {request.route} reads as {neutral:g}"
-        )
+        return EffectiveValue(name, neutral, _UNSENT)
     if sent is UNSET or (sent is None and request.route is not Route.GENERATE):
         if not default.known or default.value is None:
             return None
-        how = "missing" if sent is UNSET else "null"
-        return EffectiveValue(
-            default.value, f"`{name}` is {how}, and this server's default is {default.value:g}"
-        )
+        return EffectiveValue(name, default.value, _MISSING if sent is UNSET else _NULL)
     number = request.integer(name) if name == "top_k" else request.number(name)
-    if number is None:
-        return None
-    shown = number if isinstance(number, int) else f"{number:g}"
-    return EffectiveValue(number, f"`{name}` is {shown}")
+    return None if number is None else EffectiveValue(name, number)
 
 
 def _samples(request: GenerationRequest, served: Served) -> bool:
@@ -236,9 +243,17 @@ def beam_search(request: GenerationRequest, served: Served) -> Iterator[Finding]
 def route(request: GenerationRequest, served: Served) -> Iterator[Finding]:
     """Warn on the OpenAI-compatible routes."""
     if served.returns_masks and request.route is not Route.GENERATE:
-        yield route.finding(
-            request, "", f"{request.route} returns no sampling masks; {Route.GENERATE} does"
-        )
+        yield _no_masks(request.route)
+
+
+@cache
+def _no_masks(on: Route) -> Finding:
+    """The same for every request of a route, of which a server for chats gets no other."""
+    return finding_of(
+        route.declaration,
+        f"{on} returns no sampling masks; {Route.GENERATE} does",
+        location=Location(source="body", pointer="/"),
+    )
 
 
 @request_rule(

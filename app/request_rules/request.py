@@ -161,7 +161,7 @@ class GenerationRequest:
 
     def switch(self, name: str) -> bool:
         """Give a field as vLLM's boolean; false if absent, null or not one."""
-        return _switch(self.sent(name))
+        return name in self.parameters and _switch(self.sent(name))
 
     def integers(self, name: str) -> list[int]:
         """Give a list of integers; empty if absent, null or not one."""
@@ -345,6 +345,8 @@ def _integers(value: list[Any]) -> list[int]:
 
 
 def _switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
     state = None if value in (UNSET, None) else _lax(_SWITCH, value)
     return state is True
 
