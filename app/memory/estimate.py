@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.memory.kv_cache import request_bytes
-from app.memory.weights import BYTES, bytes_per_weight, parameters
+from app.memory.tokens import BYTES
+from app.memory.weights import bytes_per_weight, parameters
 from app.rules.derived import derived
 from app.rules.derived.hardware import device_memory
 from app.rules.derived.model_length import max_model_len
@@ -23,7 +24,10 @@ _FIXED: Final = 1 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes on one GPU. `margin` is for activations, logits and what CUDA itself takes."""
+    """Bytes on one GPU. `margin` is for activations, logits and what CUDA itself takes.
+
+    `uncounted` are parts of the model without which its weights are a lower bound.
+    """
 
     device: int
     utilization: float
@@ -32,6 +36,7 @@ class Estimate:
     margin: int
     tokens: int
     parameters: int
+    uncounted: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> int:
@@ -55,6 +60,7 @@ class Estimate:
             "cache_gib": _gib(max(0, self.left_for_cache - self.margin)),
             "request_tokens": self.tokens,
             "request_cache_gib": _gib(self.request_cache),
+            **({"not_counted": list(self.uncounted)} if self.uncounted else {}),
         }
 
 
@@ -67,8 +73,8 @@ def estimate(config: ServeConfig) -> Estimate:
     """Estimate the memory of each GPU.
 
     Raises:
-        Abstain: the model's config.json or the GPU is not known, or it is no transformer whose
-            parameters can be counted, or weights are kept elsewhere.
+        Abstain: the model's config.json or the GPU is not known, or its parameters cannot be
+            counted, or weights are kept elsewhere.
     """
     for dest in ("cpu_offload_gb", "kv_cache_memory_bytes"):
         if config[dest]:
@@ -82,26 +88,32 @@ def estimate(config: ServeConfig) -> Estimate:
     return Estimate(
         device=device,
         utilization=float(utilization),
-        weights=_weights(config),
+        weights=weight_bytes(config),
         request_cache=request_bytes(config, tokens),
         margin=_margin(config),
         tokens=tokens,
         parameters=counted.total,
+        uncounted=counted.uncounted,
     )
 
 
-def _weights(config: ServeConfig) -> int:
-    """Share the weights out over the ranks."""
-    counted = parameters(config)
-    quantised, plain = bytes_per_weight(config)
+def weight_bytes(config: ServeConfig) -> int:
+    """Give the bytes of the weights on each GPU.
+
+    Raises:
+        Abstain: as `parameters` and `bytes_per_weight`.
+    """
+    counted, width = parameters(config), bytes_per_weight(config)
     ranks, stages = size(config, "tensor_parallel_size"), size(config, "pipeline_parallel_size")
     expert_ranks = ranks
     if config["enable_expert_parallel"]:
         expert_ranks = ranks * data_parallel_size(config)
+    whole_towers = config["mm_encoder_tp_mode"] == "data"
     return int(
-        counted.embedding * plain / ranks
-        + counted.dense * quantised / (ranks * stages)
-        + counted.experts * quantised / (expert_ranks * stages)
+        counted.embedding * width.plain / ranks
+        + counted.dense * width.dense / (ranks * stages)
+        + counted.experts * width.experts / (expert_ranks * stages)
+        + counted.towers * width.plain / (1 if whole_towers else ranks)
     )
 
 

@@ -1,7 +1,7 @@
 """The number of a model's parameters and the bytes they take, from config.json.
 
-Counts matrices; norms and biases are below a thousandth of them. Vision towers and the like are
-not counted, so that the number is a lower bound for multimodal models.
+Counts matrices; norms and biases are below a hundredth of them in all models that were compared
+(`tests/memory/answers`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.memory.layers import layers_of
-from app.rules.derived.hf_config import MODEL_CONFIG, number, text_value
-from app.rules.derived.model_class import is_attention_free
+from app.memory.layers import Layers, layers_of
+from app.memory.states import Family, needed, sizes_of
+from app.memory.tokens import BYTES
+from app.memory.towers import Towers, towers_of
+from app.rules.derived import derived
+from app.rules.derived.hf_config import MODEL_CONFIG, hf_value, number, text_value
 from app.rules.derived.model_sizes import (
     hidden_size,
     is_deepseek_mla,
@@ -20,7 +23,6 @@ from app.rules.derived.model_sizes import (
     num_attention_heads,
     num_experts,
     num_kv_heads,
-    num_layers,
     vocab_size,
 )
 from app.rules.derived.model_types import (
@@ -30,12 +32,17 @@ from app.rules.derived.model_types import (
 )
 from app.serve_config.serve_config import Abstain, ServeConfig
 
-BYTES: Final = {"float32": 4.0, "float": 4.0, "bfloat16": 2.0, "float16": 2.0, "half": 2.0}
 # Families whose MLP has two matrices instead of three (no gate).
 _UNGATED: Final = frozenset(
     {"gpt2", "gptj", "gpt_neox", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2"}
-    | {"phi", "persimmon", "nemotron"}
+    | {"phi", "persimmon", "nemotron", "nemotron_h"}
 )
+# Whose attention gates its output, with a projection as wide as that of queries.
+_GATED_ATTENTION: Final = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
+# Whose positions have an embedding, and how many more than they have positions.
+_LEARNED_POSITIONS: Final = {"gpt2": 0, "opt": 2}
+# Methods with which only experts are quantised.
+_EXPERTS_ONLY: Final = frozenset({"mxfp4", "gpt_oss_mxfp4"})
 # Bits a weight, where the method's own config does not say.
 _BITS: Final = {
     "fp8": 8.0,
@@ -53,55 +60,65 @@ _GROUP_OVERHEAD_BITS: Final = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Numbers of parameters of the whole model, by how they are shared out."""
+    """Numbers of parameters of the whole model, by how they are shared out.
+
+    Attributes:
+        towers: of encoders for images and audio, with what connects them.
+        uncounted: parts of the model whose parameters are not known and not counted.
+    """
 
     embedding: int
     dense: int
     experts: int
+    towers: int = 0
+    uncounted: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
-        """All of them."""
-        return self.embedding + self.dense + self.experts
+        """All that are counted."""
+        return self.embedding + self.dense + self.experts + self.towers
 
 
+@derived
 def parameters(config: ServeConfig) -> Parameters:
-    """Count the parameters of a decoder-only transformer.
+    """Count the parameters of a decoder, and of what encodes images and audio for it.
 
     Raises:
         Abstain: another kind of model, or config.json lacks a size.
     """
-    if is_encoder_decoder(config) or is_attention_free(config):
+    if is_encoder_decoder(config):
         raise Abstain("the number of the model's parameters")
-    hidden, layers = hidden_size(config), num_layers(config)
-    tied = text_value(config, "tie_word_embeddings")
-    embedding = vocab_size(config) * hidden * (1 if tied else 2)
-    expert_layers = _expert_layers(config, layers)
-    kinds = layers_of(config)
-    attention = (kinds.full + kinds.local) * _attention(config, hidden)
-    if kinds.state:
-        attention += kinds.state * _state_layer(config, hidden)
-    gate = 2 if str(text_value(config, "model_type")) in _UNGATED else 3
-    dense = (
-        (layers - expert_layers) * gate * hidden * _dense_width(config)
-        if (expert_layers < layers)
-        else 0
-    )
-    experts = shared = 0
-    if expert_layers:
-        width = _expert_width(config)
-        experts = expert_layers * num_experts(config) * 3 * hidden * width
-        shared = expert_layers * 3 * hidden * _shared_width(config, width)
-    return Parameters(embedding, attention + dense + shared, experts)
+    hidden, kinds = hidden_size(config), layers_of(config)
+    embedding = vocab_size(config) * hidden * (1 if _is_tied(config) else 2)
+    extra = _LEARNED_POSITIONS.get(str(text_value(config, "model_type")))
+    if extra is not None:
+        embedding += (needed(config, "max_position_embeddings") + extra) * hidden
+    dense = kinds.state * _state_layer(config, hidden) if kinds.state else 0
+    if text_value(config, "model_type") == "zamba2":
+        dense += _shared_blocks(config, hidden, kinds.full)
+    elif kinds.full or kinds.local:
+        dense += (kinds.full + kinds.local) * _attention(config, hidden)
+        dense += _mlps(config, hidden, kinds)
+    elif sizes_of(config).family is Family.CONV:
+        dense += _mlps(config, hidden, kinds)
+    routed, shared = _experts(config, hidden, kinds)
+    towers: Towers = towers_of(config)
+    return Parameters(embedding, dense + shared, routed, towers.parameters, towers.uncounted)
+
+
+def _is_tied(config: ServeConfig) -> bool:
+    """Whether the output shares the embedding (`VllmConfig.with_hf_config`)."""
+    whole = hf_value(config, "tie_word_embeddings")
+    return bool(text_value(config, "tie_word_embeddings") if whole is None else whole)
 
 
 def _attention(config: ServeConfig, hidden: int) -> int:
     """Count one layer's projections."""
     heads = num_attention_heads(config)
     if is_deepseek_mla(config):
-        rank = _number(config, "kv_lora_rank")
-        rope, nope = _number(config, "qk_rope_head_dim"), _number(config, "qk_nope_head_dim")
-        value = _number(config, "v_head_dim")
+        rank = needed(config, "kv_lora_rank")
+        rope, nope = needed(config, "qk_rope_head_dim"), needed(config, "qk_nope_head_dim")
+        value = needed(config, "v_head_dim")
         query_rank = number(text_value(config, "q_lora_rank"))
         query = heads * (rope + nope)
         queries = hidden * query_rank + query_rank * query if query_rank else hidden * query
@@ -112,27 +129,82 @@ def _attention(config: ServeConfig, hidden: int) -> int:
             + heads * value * hidden
         )
     size = number(text_value(config, "head_dim")) or hidden // heads
-    return 2 * hidden * heads * size + 2 * hidden * num_kv_heads(config) * size
+    gates = text_value(config, "model_type") in _GATED_ATTENTION
+    return (2 + gates) * hidden * heads * size + 2 * hidden * num_kv_heads(config) * size
 
 
 def _state_layer(config: ServeConfig, hidden: int) -> int:
-    """Count the projections of a layer that keeps a state: Mamba, or a gated delta net."""
-    values = number(text_value(config, "linear_num_value_heads"))
-    if values:
-        value = values * _number(config, "linear_value_head_dim")
-        key = _number(config, "linear_num_key_heads") * _number(config, "linear_key_head_dim")
-        return hidden * (2 * key + 2 * value) + value * hidden
-    inner = number(text_value(config, "mamba_d_ssm")) or hidden * (
-        number(text_value(config, "mamba_expand")) or number(text_value(config, "expand")) or 2
-    )
-    return 3 * hidden * inner
+    """Count the projections and the convolution of a layer that keeps a state."""
+    found = sizes_of(config)
+    inner, convolved = found.inner, found.convolved * found.kernel
+    if found.family is Family.CONV:
+        return 4 * hidden * inner + convolved
+    if found.family is Family.MAMBA1:
+        rank = _time_step_rank(config, hidden)
+        steps = inner * (2 * rank + 2 * found.state)
+        return 3 * hidden * inner + steps + inner * found.state + convolved
+    steps = found.heads * (2 if found.family is Family.DELTA else 1)
+    return hidden * (found.convolved + inner + steps) + inner * hidden + convolved
 
 
-def _expert_layers(config: ServeConfig, layers: int) -> int:
+def _time_step_rank(config: ServeConfig, hidden: int) -> int:
+    for key in ("time_step_rank", "mamba_dt_rank"):
+        found = number(text_value(config, key))
+        if found:
+            return found
+    return -(-hidden // 16)
+
+
+def _shared_blocks(config: ServeConfig, hidden: int, uses: int) -> int:
+    """Count the blocks that several layers of Zamba 2 share, and what each layer adds to one."""
+    attended, rank = 2 * hidden, needed(config, "adapter_rank")
+    width = needed(config, "attention_head_dim") * num_attention_heads(config)
+    inner = needed(config, "intermediate_size")
+    block = 3 * attended * width + width * hidden + 3 * hidden * inner
+    adapter = rank * (hidden + 2 * inner)
+    if text_value(config, "use_shared_attention_adapter"):
+        adapter += 3 * rank * (attended + width)
+    return needed(config, "num_mem_blocks") * block + uses * (hidden * hidden + adapter)
+
+
+def _mlps(config: ServeConfig, hidden: int, kinds: Layers) -> int:
+    """Count the MLPs without experts."""
+    layers = kinds.mlp
+    if layers is None:
+        layers = kinds.total - _expert_layers(config, kinds)
+    return layers * _matrices(config) * hidden * _dense_width(config) if layers else 0
+
+
+def _experts(config: ServeConfig, hidden: int, kinds: Layers) -> tuple[int, int]:
+    """Count the parameters of routed experts, and of shared ones with what routes."""
+    layers = _expert_layers(config, kinds)
+    if not layers:
+        return 0, 0
+    count, width, matrices = num_experts(config), _expert_width(config), _matrices(config)
+    shared = matrices * hidden * _shared_width(config, width) + hidden * count
+    latent = number(text_value(config, "moe_latent_size"))
+    if latent:
+        shared += 2 * hidden * latent
+    return layers * count * matrices * (latent or hidden) * width, layers * shared
+
+
+def _matrices(config: ServeConfig) -> int:
+    return 2 if str(text_value(config, "model_type")) in _UNGATED else 3
+
+
+def _expert_layers(config: ServeConfig, kinds: Layers) -> int:
     """Count the layers that have experts."""
+    if kinds.experts is not None:
+        return kinds.experts
     if not num_experts(config):
         return 0
-    first = number(text_value(config, "first_k_dense_replace")) or 0
+    layers = kinds.total
+    first = (
+        number(text_value(config, "first_k_dense_replace"))
+        or number(text_value(config, "num_dense_layers"))
+        or number(text_value(config, "moe_layer_start_index"))
+        or 0
+    )
     frequency = text_value(config, "moe_layer_freq")
     if isinstance(frequency, list):
         return sum(1 for used in frequency if used)
@@ -151,37 +223,56 @@ def _dense_width(config: ServeConfig) -> int:
     for key in ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim"):
         width = number(text_value(config, key))
         if width:
-            return width
+            return _adjusted(config, width)
     if text_value(config, "model_type") == "gpt2":
         return 4 * hidden_size(config)
     raise Abstain(f"`intermediate_size` in {MODEL_CONFIG}")
 
 
+def _adjusted(config: ServeConfig, width: int) -> int:
+    """Give the width that an LFM2 model makes of the one that it states (`Lfm2MLP`)."""
+    if text_value(config, "model_type") != "lfm2":
+        return width
+    width = number(text_value(config, "block_ff_dim")) or width
+    if text_value(config, "block_auto_adjust_ff_dim") is False:
+        return width
+    multiplier = text_value(config, "block_ffn_dim_multiplier")
+    width = int((multiplier if isinstance(multiplier, int | float) else 1) * (2 * width // 3))
+    multiple = number(text_value(config, "block_multiple_of")) or 256
+    return multiple * -(-width // multiple)
+
+
 def _expert_width(config: ServeConfig) -> int:
-    return number(text_value(config, "moe_intermediate_size")) or _number(
+    return number(text_value(config, "moe_intermediate_size")) or needed(
         config, "intermediate_size"
     )
 
 
 def _shared_width(config: ServeConfig, width: int) -> int:
-    given = number(text_value(config, "shared_expert_intermediate_size"))
-    if given is not None:
-        return given
+    for key in ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"):
+        given = number(text_value(config, key))
+        if given is not None:
+            return given
     if text_value(config, "model_type") in {"llama4", "llama4_text"}:
         return width  # always one
     own = number(text_value(config, "shared_intermediate_size"))
-    return own or (number(text_value(config, "n_shared_experts")) or 0) * width
+    count = number(text_value(config, "n_shared_experts"))
+    if count is None:
+        count = number(text_value(config, "moe_num_shared_experts"))
+    return own or (count or 0) * width
 
 
-def _number(config: ServeConfig, key: str) -> int:
-    found = number(text_value(config, key))
-    if found is None:
-        raise Abstain(f"`{key}` in {MODEL_CONFIG}")
-    return found
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Bytes of a weight: of experts, of other layers, and of what is left as it is."""
+
+    experts: float
+    dense: float
+    plain: float
 
 
-def bytes_per_weight(config: ServeConfig) -> tuple[float, float]:
-    """Give the bytes of a quantised weight and of one that is left as it is (embeddings).
+def bytes_per_weight(config: ServeConfig) -> Widths:
+    """Give the bytes of a weight by where it is.
 
     Raises:
         Abstain: a method whose width is not known.
@@ -192,12 +283,13 @@ def bytes_per_weight(config: ServeConfig) -> tuple[float, float]:
     found = checkpoint_quantization(config)
     method = str(found["quant_method"]) if found is not None else requested_quantization(config)
     if method is None:
-        return plain, plain
+        return Widths(plain, plain, plain)
     bits = _declared_bits(found or {}) or _BITS.get(method)
     if bits is None:
         raise Abstain(f"how wide weights are with --quantization {method}")
     overhead = _GROUP_OVERHEAD_BITS if bits <= 4 else 0.0
-    return (bits + overhead) / 8, plain
+    width = (bits + overhead) / 8
+    return Widths(width, plain if method in _EXPERTS_ONLY else width, plain)
 
 
 def _declared_bits(found: Mapping[str, Any]) -> float | None:

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from app.catalogue import CatalogueLibrary
-from app.memory.estimate import GIB, estimate
+from app.memory.estimate import GIB, estimate, weight_bytes
 from app.memory.kv_cache import request_bytes
 from app.memory.weights import bytes_per_weight, parameters
 from app.proposal.envelope import read_envelope
 from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.validation import judge
+from app.verdict.fix import SetFlag
 
 LIBRARY = CatalogueLibrary()
 H100 = {"gpu": "H100-80GB", "count": 8}
@@ -145,9 +146,14 @@ def test_a_window_bounds_it() -> None:
 
 def test_layers_with_a_state_keep_the_same_however_long() -> None:
     config = config_of(JAMBA)
-    longer = request_bytes(config, 2000) - request_bytes(config, 1000)
-    assert longer == 2 * 8 * 128 * 2 * (32 // 8) * 1000
-    assert request_bytes(config, 0) == (32 - 4) * (4096 * 2) * 16 * 2
+    # Of 4096 bytes a token, 80 make a page of at least a state; a block has one of four layers.
+    state = (4096 * 2) * (3 + 16) * 2
+    block = 80 * 4096 * 4
+    assert 79 * 4096 < 80 * 4096 >= state
+    assert request_bytes(config, 1000) == (13 + 7 * 2) * block  # 7 groups of states, two each
+    assert request_bytes(config, 2000) - request_bytes(config, 1000) == 12 * block
+    once = config_of(JAMBA, "--no-enable-prefix-caching")
+    assert request_bytes(once, 1000) == (13 + 7) * block
 
 
 @pytest.mark.parametrize(
@@ -168,9 +174,9 @@ def test_layers_with_a_state_keep_the_same_however_long() -> None:
 )
 def test_quantised_weights(quantization: dict[str, Any], width: float) -> None:
     config = config_of(LLAMA3_8B | {"quantization_config": quantization})
-    quantised, plain = bytes_per_weight(config)
-    assert quantised == pytest.approx(width, abs=0.001)
-    assert plain == 2.0
+    found = bytes_per_weight(config)
+    assert found.dense == found.experts == pytest.approx(width, abs=0.001)
+    assert found.plain == 2.0
 
 
 def test_experts_are_shared_out_over_data_parallel_ranks_too() -> None:
@@ -230,3 +236,130 @@ def test_a_request_that_does_not_fit_is_told_with_what_would() -> None:
     (finding,) = [f for f in verdict.findings if f.rule == "memory-kv-cache"]
     assert 0 < finding.evidence["fits_tokens"] < 8192
     assert finding.evidence["device_gib"] * GIB > 0
+
+
+VISION: dict[str, Any] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "torch_dtype": "bfloat16",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "image_size": 896,
+        "patch_size": 14,
+    },
+}
+
+
+def test_a_tower_counts_and_is_left_out_where_it_is_not_loaded() -> None:
+    whole = parameters(config_of(VISION))
+    assert whole.towers == pytest.approx(0.42e9, rel=0.01)
+    assert whole.uncounted == ()
+    for args in (["--language-model-only"], ["--limit-mm-per-prompt", '{"image": 0}']):
+        text = parameters(config_of(VISION, *args))
+        assert (text.towers, text.uncounted) == (0, ())
+        assert text.total == whole.total - whole.towers
+    shared, data = (
+        weight_bytes(config_of(VISION, "-tp", "4", *args))
+        for args in ([], ["--mm-encoder-tp-mode", "data"])
+    )
+    assert data - shared == pytest.approx(whole.towers * 2 * 3 / 4, rel=1e-6)
+
+
+def test_a_tower_of_unknown_shape_makes_it_a_lower_bound() -> None:
+    tower = {**VISION["vision_config"], "model_type": "some_vision_model"}
+    model = VISION | {"vision_config": tower}
+    found = estimate(config_of(model, "--max-num-batched-tokens", "8192"))
+    assert found.uncounted == ("vision_config",)
+    assert found.as_json()["not_counted"] == ["vision_config"]
+    body: dict[str, Any] = {
+        "args": ["m", "--max-num-batched-tokens", "8192"],
+        "model_config": model,
+        "hardware": {"gpu": "H100-80GB", "count": 1},
+        "vllm_version": "0.32.0",
+    }
+    (verdict,) = judge(read_envelope(body), LIBRARY)
+    assert "memory-weights" in {one.rule for one in verdict.not_checked}
+    body["hardware"]["memory_gib"] = 4  # what is counted is too much already
+    (verdict,) = judge(read_envelope(body), LIBRARY)
+    assert "memory-weights" in {finding.rule for finding in verdict.findings}
+
+
+MAMBA: dict[str, Any] = {
+    "architectures": ["Mamba2ForCausalLM"],
+    "model_type": "mamba2",
+    "conv_kernel": 4,
+    "expand": 2,
+    "head_dim": 64,
+    "hidden_size": 4096,
+    "n_groups": 8,
+    "num_heads": 128,
+    "num_hidden_layers": 64,
+    "state_size": 128,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32768,
+}
+
+
+def test_a_model_of_states_alone() -> None:
+    config = config_of(MAMBA)
+    assert parameters(config).total == pytest.approx(7.285e9, rel=0.001)  # Mamba Codestral
+    state = (8192 + 2 * 8 * 128) * 3 * 2 + 128 * 64 * 128 * 2
+    assert request_bytes(config, 10) == request_bytes(config, 10_000) == 64 * state
+    assert estimate(config_of(MAMBA, "--max-model-len", "1024")).request_cache == 64 * state
+
+
+@pytest.mark.parametrize("args", [(), ("--num-gpu-blocks-override", "95"), ("-tp", "4")])
+def test_fewer_states_than_sequences(args: tuple[str, ...]) -> None:
+    body = {
+        "args": ["m", "--max-model-len", "2048", *args],
+        "model_config": MAMBA,
+        "hardware": {"gpu": "H100-80GB", "count": 4},
+        "vllm_version": "0.32.0",
+    }
+    (verdict,) = judge(read_envelope(body), LIBRARY)
+    found = [one for one in verdict.findings if one.rule == "mamba-blocks-below-seqs"]
+    if "-tp" in args:
+        assert not found
+        return
+    (finding,) = found
+    assert finding.fix is not None
+    (edit,) = finding.fix.edits
+    blocks = finding.evidence["blocks"]
+    assert blocks == 95 if args else 400 < blocks < 500
+    assert isinstance(edit, SetFlag)
+    assert blocks / 2 < int(edit.value) <= blocks
+    assert verdict.accepted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"args": ["m"], "hardware": {"gpu": "H100-80GB", "count": 1}},
+        {"args": ["m"], "model_config": MAMBA},
+        {
+            "args": [
+                "m",
+                "--speculative-config",
+                '{"method": "ngram", "num_speculative_tokens": 2}',
+            ],
+            "model_config": MAMBA,
+            "hardware": {"gpu": "H100-80GB", "count": 1},
+        },
+    ],
+    ids=["no config.json", "no GPU", "drafts"],
+)
+def test_blocks_are_not_checked_without_the_facts(body: dict[str, Any]) -> None:
+    (verdict,) = judge(read_envelope(body | {"vllm_version": "0.32.0"}), LIBRARY)
+    assert "mamba-blocks-below-seqs" in {one.rule for one in verdict.not_checked}
