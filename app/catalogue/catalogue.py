@@ -197,13 +197,16 @@ class ModelTypeFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         text: where the text model's part is (dotted), and the model type that it has if it does
             not say so; None where the whole is the text model's.
+        flat: whether the whole may have the text model's keys instead of such a part.
         defaults: values of keys that config.json may leave out; those that are as if absent
-            (None, 0, false, as many key-value heads as heads) are left out here.
+            (None, 0, false, as many key-value heads as heads) are left out here. With `text`
+            they are those of the whole.
         aliases: names under which config.json keeps a key.
         gated: keys that count only where another one is true.
     """
 
     text: tuple[str, str | None] | None = None
+    flat: bool = False
     defaults: dict[str, Any] = {}
     aliases: dict[str, str] = {}
     gated: dict[str, str] = {}

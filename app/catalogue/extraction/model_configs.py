@@ -27,7 +27,7 @@ KEYS = (
     *("original_max_position_embeddings", "sliding_window", "attention_chunk_size"),
     *("is_encoder_decoder", "position_embedding_type", "is_causal", "canvas_length"),
     *("multi_query", "new_decoder_architecture", "num_nextn_predict_layers", "index_topk"),
-    *("mamba_chunk_size", "chunk_size", "num_layers"),
+    *("mamba_chunk_size", "chunk_size", "num_layers", "tie_word_embeddings"),
 )
 # A value given to each of these, to see whether the class passes it on.
 _PROBES: Mapping[str, int] = {"sliding_window": 4096}
@@ -38,7 +38,8 @@ def model_config_facts(vllm: Vllm) -> dict[str, Any]:
 
     Members, left out where empty: `defaults` of the text model's class; `aliases`, other names of
     a key; `text`, the path to the text model's part and the type it has if it does not say so;
-    `gated`, keys that count only where another one is true.
+    `flat`, whether the text model's keys may be in the whole instead; `gated`, keys that count
+    only where another one is true.
     """
     try:
         module = vllm.module("vllm.transformers_utils.config")
@@ -78,6 +79,10 @@ def _facts(cls: Any) -> dict[str, Any]:
         path = next(_path_to(text, config), None)
         if path is not None:
             found["text"] = [path, str(getattr(text, "model_type", "")) or None]
+            found["flat"] = _is_flat(cls)
+            # Where the whole has it, vLLM gives it to the text model, false or true.
+            tied = getattr(config, "tie_word_embeddings", None)
+            found["defaults"] = {} if tied is None else {"tie_word_embeddings": bool(tied)}
     else:
         found["defaults"] = _defaults(cls, config)
         gated = _gated(cls)
@@ -148,6 +153,14 @@ def _gated(cls: Any) -> dict[str, str]:
         ):
             found[key] = f"use_{key}"
     return found
+
+
+def _is_flat(cls: Any) -> bool:
+    try:
+        text = cls(num_hidden_layers=97).get_text_config()
+    except Exception:  # a class may refuse a combination
+        return False
+    return bool(getattr(text, "num_hidden_layers", None) == 97)
 
 
 def _with(cls: Any, key: str, **arguments: Any) -> Any:

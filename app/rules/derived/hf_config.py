@@ -110,10 +110,11 @@ def number(value: Any) -> int | None:
 
 def _read(part: Mapping[str, Any], key: str, facts: ModelTypeFacts) -> Any:
     value = part.get(key)
-    if value is None and key in facts.aliases:
-        value = part.get(facts.aliases[key])
-    if value is None:
-        value = facts.defaults.get(key)
+    alias = facts.aliases.get(key)
+    if value is None and alias is not None:
+        value = part.get(alias)
+    if value is None and key not in part and alias not in part:
+        value = facts.defaults.get(key)  # one that is null has none
     gate = facts.gated.get(key)
     return None if gate is not None and not part.get(gate) else value
 
@@ -134,7 +135,11 @@ def _text_part(config: ServeConfig) -> tuple[Mapping[str, Any], str | None]:
         part: Any = whole
         for name in facts.text[0].split("."):
             part = part.get(name) if isinstance(part, Mapping) else None
-        return (part if isinstance(part, Mapping) else {}), facts.text[1]
+        if isinstance(part, Mapping):
+            return part, facts.text[1]
+        if facts.flat:  # as older files have it: the class makes the part of the whole
+            return {**whole, "model_type": facts.text[1]}, facts.text[1]
+        return {}, facts.text[1]
     if facts is _NO_FACTS:
         for name in _TEXT_PARTS:
             part = whole.get(name)

@@ -95,6 +95,8 @@ def head_size(config: ServeConfig) -> int:
     """
     if hf_value(config, "model_type") in _WITHOUT_KV_HEADS:
         return 0
+    if hf_value(config, "model_type") == "zamba2":
+        return _size(config, "attention_head_dim")  # `Zamba2ModelArchConfigConvertor`
     _as_usual(config, "get_head_size")
     if is_deepseek_mla(config):
         rank, rope = _size(config, "kv_lora_rank"), number(text_value(config, "qk_rope_head_dim"))

@@ -29,6 +29,8 @@ class Text:
         self.head_dim = head_dim or hidden_size // num_attention_heads
         self.sliding_window = sliding_window if use_sliding_window else None
         self.vocab_size = 100
+        self.tie_word_embeddings = True
+        self.num_hidden_layers = 4
         self.is_encoder_decoder = False
         self.rope_parameters = {"rope_type": "yarn", "factor": 4.0, "beta": [1]}
 
@@ -47,6 +49,19 @@ class Both:
         return self.thinker_config.text_config
 
 
+class Flat:
+    """A class whose text part may be written into the whole."""
+
+    tie_word_embeddings = False
+
+    def __init__(self, num_hidden_layers: int = 2) -> None:
+        self.text_config = Text()
+        self.text_config.num_hidden_layers = num_hidden_layers
+
+    def get_text_config(self) -> Any:
+        return self.text_config
+
+
 class Refuses:
     """A class that cannot be made without arguments."""
 
@@ -63,7 +78,7 @@ class Vllm:
     def module(self, name: str) -> Any:
         if name == "transformers":
             return SimpleNamespace(CONFIG_MAPPING={"text": Text, "refuses": Refuses})
-        return SimpleNamespace(_CONFIG_REGISTRY={"both": Both})
+        return SimpleNamespace(_CONFIG_REGISTRY={"both": Both, "flat": Flat})
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -74,11 +89,18 @@ def test_defaults_aliases_parts_and_gates_are_found() -> None:
     facts = model_config_facts(vllm)  # type: ignore[arg-type]  # it asks only this of one
     assert facts == {
         "both": {"text": ["thinker_config.text_config", "text"]},
+        "flat": {
+            "text": ["text_config", "text"],
+            "flat": True,
+            "defaults": {"tie_word_embeddings": False},
+        },
         "text": {
             "defaults": {
                 "num_attention_heads": 16,
+                "num_hidden_layers": 4,
                 "hidden_size": 1024,
                 "vocab_size": 100,
+                "tie_word_embeddings": True,
                 "rope_parameters": {"rope_type": "yarn", "factor": 4.0},
             },
             "gated": {"sliding_window": "use_sliding_window"},

@@ -237,3 +237,36 @@ def test_experts_make_a_mixture() -> None:
     assert is_moe(config_of(model=MLA))
     assert not is_moe(config_of(model=LLAMA))
     assert checkpoint_quantization(config_of(model=LLAMA)) is None
+
+
+# As the authors publish it: without a part for the text model. vLLM 0.32.0 refuses `-tp 8` and
+# 200,000 tokens with it, and takes `-tp 7` and 100,000.
+QWEN_VL: dict[str, Any] = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    "model_type": "qwen2_5_vl",
+    "hidden_size": 3584,
+    "max_position_embeddings": 128000,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "torch_dtype": "bfloat16",
+    "vision_config": {"depth": 32, "hidden_size": 1280},
+    "vocab_size": 152064,
+}
+
+
+@pytest.mark.parametrize("version", ["0.28.0", "0.33.0"])
+def test_the_whole_has_the_text_models_keys_where_the_class_takes_them(version: str) -> None:
+    config = config_of(model=QWEN_VL, version=version)
+    assert (num_attention_heads(config), num_layers(config), num_kv_heads(config)) == (28, 28, 4)
+    assert max_model_len(config) == 128000
+    assert text_value(config, "model_type") == "qwen2_5_vl_text"
+    # Another class does not take them: its text model has its own defaults.
+    other = {**QWEN_VL, "model_type": "qwen3_vl"}
+    assert num_layers(config_of(model=other, version=version)) == 32
+
+
+def test_a_key_that_is_null_has_no_default() -> None:
+    mistral = {**LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    assert sliding_window(config_of(model=mistral)) == 4096
+    assert sliding_window(config_of(model={**mistral, "sliding_window": None})) is None
