@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -69,8 +71,14 @@ def check_schemas(manifests: Sequence[Manifest]) -> None:
     """Hold manifests to the schemas of the Kubernetes releases, unknown fields refused."""
     for manifest in manifests:
         if manifest["apiVersion"] not in FOREIGN:
-            for release in SCHEMAS:
-                kubernetes_validate.validate(manifest, release, strict=True)
+            _check_schemas(json.dumps(manifest))
+
+
+@cache
+def _check_schemas(text: str) -> None:
+    """Check one, which is the same in most variants."""
+    for release in SCHEMAS:
+        kubernetes_validate.validate(json.loads(text), release, strict=True)
 
 
 def pod_specs(manifests: Sequence[Manifest]) -> Iterator[tuple[str, Manifest]]:
