@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from app.catalogue import Catalogue, CatalogueLibrary
 from app.proposal.edit_text import reread
@@ -18,6 +18,9 @@ from app.rules.registry import CrashHook
 from app.serve_config.diagnostics import finding
 from app.settings import Settings
 from app.verdict.verdict import Outcome, Verdict
+
+# Verdicts of a document for which a correction is looked for: that takes several judgements each.
+_MENDED: Final = 64
 
 
 def judge(
@@ -45,15 +48,16 @@ def judge(
     policy = policy or Policy()
     if envelope.profile is Profile.STRICT:
         policy = replace(policy, profile=Profile.STRICT)
-    verdicts = []
+    verdicts: list[Verdict] = []
     written: dict[tuple[str, str | None], str] = {}
     for proposal in envelope.proposals:
         for version in versions_of(envelope, proposal, default_version or library.newest):
             catalogue = library.get(version)
             asked = bool(envelope.vllm_versions or proposal.vllm_version)
             told = _with_image_findings(proposal, catalogue, asked=asked)
+            mends = mend and len(verdicts) < _MENDED
             judge_one = partial(
-                validate if mend else judge_only,
+                validate if mends else judge_only,
                 catalogue=catalogue,
                 on_crash=on_crash,
                 every_setting=every_setting,

@@ -6,7 +6,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from app.errors import AdmissionError, InvalidEnvelope
@@ -36,6 +38,8 @@ from app.verdict.finding import Finding
 
 # What is in every script that starts a server: one without it need not be understood.
 _STARTS_VLLM: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints")
+# Up to so many servers all are read again after an edit of one.
+_FEW: Final = 8
 
 
 def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple[Proposal, ...]:
@@ -44,25 +48,58 @@ def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple
     A container that is none of vLLM's is passed over. What `--config` names is looked for in the
     ConfigMaps of the stream. What is not `editable` cannot be mended, and is read quicker.
     """
-    found: list[tuple[Manifest, Proposal]] = []
-    for manifest in manifests:
-        found.extend((manifest, server) for server in ray_servers(manifest, editable=editable))
-        made = made_of(manifest, manifests)
-        for described in (manifest,) if made is None else made:
-            for pod in pods_of(described):
-                servers = _Pod(described, pod, manifests, editable).servers()
-                found.extend((manifest, server) for server in servers)
-    subjects = list(_told_apart(server.subject or "" for _, server in found))
-    everyone = [server for _, server in found]
+    found = list(_found(manifests, editable))
+    subjects = list(_told_apart(entry.server.subject or "" for entry in found))
+    everyone = [entry.server for entry in found]
     return tuple(
         replace(
-            server,
+            entry.server,
             subject=subjects[number],
-            workload=_among(everyone, server),
-            reread=_rereading(manifests, held, number) if editable else None,
+            workload=_among(everyone, entry.server),
+            reread=_rereading(manifests, entry, number, len(found)) if editable else None,
         )
-        for number, (held, server) in enumerate(found)
+        for number, entry in enumerate(found)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A server, the object it is of, and what finds it again in an edited stream."""
+
+    manifest: Manifest
+    server: Proposal
+    again: Callable[[Sequence[Manifest]], Proposal | None]
+
+
+def _found(manifests: Sequence[Manifest], editable: bool) -> Iterator[_Found]:
+    for m, manifest in enumerate(manifests):
+        for number, server in enumerate(ray_servers(manifest, editable=editable)):
+            yield _Found(manifest, server, partial(_engine, m, number))
+        made = made_of(manifest, manifests)
+        for k, described in enumerate((manifest,) if made is None else made):
+            for pod in pods_of(described):
+                reader = _Pod(described, pod, manifests, editable)
+                for place, server in reader.servers():
+                    again = partial(_container, m, None if made is None else k, pod, place)
+                    yield _Found(manifest, server, again)
+
+
+def _engine(m: int, number: int, manifests: Sequence[Manifest]) -> Proposal | None:
+    return next(islice(ray_servers(manifests[m]), number, None), None)
+
+
+def _container(
+    m: int, k: int | None, pod: PodPlace, place: Path, manifests: Sequence[Manifest]
+) -> Proposal | None:
+    described = manifests[m]
+    if k is not None:
+        made = made_of(described, manifests) or ()
+        if k >= len(made):
+            return None
+        described = made[k]
+    held = described.at((*pod.path, *place))
+    reader = _Pod(described, pod, manifests, editable=True)
+    return reader.server(held, place) if isinstance(held, Mapping) else None
 
 
 def _told_apart(subjects: Iterable[str]) -> Iterator[str]:
@@ -74,9 +111,13 @@ def _told_apart(subjects: Iterable[str]) -> Iterator[str]:
 
 
 def _rereading(
-    manifests: Sequence[Manifest], manifest: Manifest, number: int
+    manifests: Sequence[Manifest], entry: _Found, number: int, count: int
 ) -> Callable[[str], Proposal]:
-    """Give what reads the server again from an edited text: all of a stream, or one object."""
+    """Give what reads the server again from an edited text: all of a stream, or one object.
+
+    Of many servers it alone is read again, beside the others as they were.
+    """
+    manifest = entry.manifest
 
     def reread(text: str) -> Proposal:
         if isinstance(manifest.places, YamlPlaces):
@@ -84,12 +125,25 @@ def _rereading(
         else:
             changed = manifest_of(json.loads(text))
             edited = tuple(changed if other is manifest else other for other in manifests)
-        servers = servers_in(edited)
-        if number >= len(servers):
+        server: Proposal | None
+        if count <= _FEW:
+            servers = servers_in(edited)
+            server = servers[number] if number < len(servers) else None
+        else:
+            server = entry.again(edited) if len(edited) == len(manifests) else None
+            if server is not None:
+                further = replace(entry, manifest=edited[_index(manifests, manifest)])
+                again = _rereading(edited, further, number, count)
+                server = replace(server, reread=again)
+        if server is None:
             raise InvalidEnvelope("it starts vLLM no longer")
-        return servers[number]
+        return server
 
     return reread
+
+
+def _index(manifests: Sequence[Manifest], manifest: Manifest) -> int:
+    return next(i for i, other in enumerate(manifests) if other is manifest)
 
 
 def _among(servers: Sequence[Proposal], server: Proposal) -> Workload | None:
@@ -107,13 +161,15 @@ class _Pod:
         self._stream = stream
         self._spec: Mapping[str, Any] = manifest.at(pod.path)
 
-    def servers(self) -> Iterator[Proposal]:
+    def servers(self) -> Iterator[tuple[Path, Proposal]]:
+        """Give the servers with the places of their containers in the pod."""
         for place, container in containers_of(self._spec):
-            server = self._server(container, place)
+            server = self.server(container, place)
             if server is not None:
-                yield server
+                yield place, server
 
-    def _server(self, container: Mapping[str, Any], place: Path) -> Proposal | None:
+    def server(self, container: Mapping[str, Any], place: Path) -> Proposal | None:
+        """Read one container; None if it starts no vLLM."""
         path: Path = (*self._pod.path, *place)
         if _is_another_program(container):
             return None

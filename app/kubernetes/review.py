@@ -22,6 +22,7 @@ from app.kubernetes.manifest import Manifest, manifest_of
 from app.kubernetes.mode import Mode
 from app.kubernetes.workloads import is_judged_kind
 from app.proposal.envelope import Envelope
+from app.proposal.proposal import Proposal
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
 from app.verdict.verdict import Outcome, Verdict
@@ -231,23 +232,19 @@ def mutated(data: object, judge: Judge, more_at: str) -> Decision:
 def _mended(
     subject: Manifest, judge: Judge
 ) -> tuple[Manifest, tuple[Verdict, ...], tuple[str, ...]]:
-    """Mend one server after the other, each in the object that the one before left."""
-    verdicts = first = _judged(subject, judge).verdicts
+    """Take the last safe correction: it has those of the servers before it."""
+    verdicts = _judged(subject, judge).verdicts
     fixes: list[str] = []
-    for i in range(len(first)):
-        corrected = verdicts[i].corrected if i < len(verdicts) else None
-        if corrected is None or not corrected.get("safe") or "kubernetes" not in corrected:
-            continue
-        subject = manifest_of(json.loads(corrected["kubernetes"]))
-        fixes.extend(corrected["fixes"])
-        if i + 1 < len(first):  # what is corrected is known to be accepted
-            verdicts = _judged(subject, judge).verdicts
-    return subject, first, tuple(dict.fromkeys(fixes))
+    for verdict in verdicts:
+        corrected = verdict.corrected
+        if corrected is not None and corrected["safe"] and "kubernetes" in corrected:
+            subject = manifest_of(json.loads(corrected["kubernetes"]))
+            fixes.extend(corrected["fixes"])
+    return subject, verdicts, tuple(dict.fromkeys(fixes))
 
 
 def _judged(subject: Manifest, judge: Judge, *, editable: bool = True) -> Judged:
     """Judge the servers; that one cannot be read says nothing against it, or the others."""
-    verdicts: list[Verdict] = []
     unread: list[str] = []
     try:
         servers = servers_in((subject,), editable=editable)
@@ -259,12 +256,17 @@ def _judged(subject: Manifest, judge: Judge, *, editable: bool = True) -> Judged
         return Judged(judge(Envelope(proposal=servers[0], more=servers[1:])))
     except AdmissionError:
         pass
+    readable: list[Proposal] = []
     for server in servers:
         try:
-            verdicts.extend(judge(Envelope(proposal=server)))
+            judge(Envelope(proposal=server))
+            readable.append(server)
         except AdmissionError as error:
             unread.append(f"{server.subject} was not judged: {_told(error)}")
-    return Judged(tuple(verdicts), tuple(unread))
+    if not readable:
+        return Judged(unread=tuple(unread))
+    first, *more = readable
+    return Judged(judge(Envelope(proposal=first, more=tuple(more))), tuple(unread))
 
 
 def _told(error: AdmissionError) -> str:

@@ -180,3 +180,19 @@ def test_who_sent_it_and_the_audit_log_are_told_what_was_changed() -> None:
     assert response["auditAnnotations"]["fixes"] == "set --logprobs-mode processed_logprobs"
     unchanged = mutated(review(deployment(container(GOOD))), gate, "the page").body["response"]
     assert unchanged.keys() == {"uid", "allowed"}
+
+
+def test_servers_beside_one_of_an_unknown_version_are_mended() -> None:
+    odd = container(GOOD, name="odd", image="vllm/vllm-openai:v9.9.0")
+    subject = pod(container(BAD, name="a"), odd, container(BAD, name="b"))
+    mended = patched(subject, patch_of(review(subject)))
+    assert answered(review(mended))["allowed"] is True
+
+
+def test_many_servers_are_mended_at_once() -> None:
+    subject = pod(*(container(BAD, name=f"c{i}") for i in range(12)), container(GOOD, name="d"))
+    patch = patch_of(review(subject))
+    mended = patched(subject, patch)
+    assert answered(review(mended))["allowed"] is True
+    assert patch_of(review(mended)) == []
+    assert {op["path"].split("/")[3] for op in patch} == {str(i) for i in range(12)}

@@ -265,3 +265,23 @@ spec:
             assert apply_edits(server, [other], CATALOGUE).source == pods
     changed = apply_edits(servers[2], [SetFlag("max_num_seqs", 9)], CATALOGUE)
     assert changed.source == ALIASED.replace("maxNumSeqs: 4", "maxNumSeqs: 9")
+
+
+def test_one_of_many_servers_is_edited() -> None:
+    engine = """\
+        - model_loading_config: {{model_id: m{0}}}
+          engine_kwargs: {{enforce_eager: true}}
+"""
+    head = RESOURCES["ray"].split("        - model_loading_config")[0]
+    ray = head + "".join(engine.format(i) for i in range(10))
+    model = "  - {{name: m{0}, modelURL: m{0}, vllmConfig: {{extraArgs: [--enforce-eager]}}}}\n"
+    stack = "servingEngineSpec:\n  modelSpec:\n" + "".join(model.format(i) for i in range(10))
+    for text in (ray, stack):
+        servers = servers_in(read_manifests(text, "f"))
+        assert len(servers) == 10
+        edited = apply_edits(servers[6], [SetFlag("max_num_seqs", 3)], CATALOGUE)
+        edited = apply_edits(edited, [RemoveFlag("enforce_eager")], CATALOGUE)
+        after = servers_in(read_manifests(edited.source or "", "f"))
+        changed = [i for i in range(10) if effective(after[i], "max_num_seqs") == 3]
+        assert changed == [6]
+        assert [effective(s, "enforce_eager") for s in after].count(False) == 1

@@ -8,11 +8,11 @@ from typing import Any, Final
 from app.proposal.proposal import Hardware, Proposal, Variable
 from app.proposal.workload import GpuShare, Workload
 from app.rules.configuration.kubernetes_examples import AREA, deployment
+from app.rules.configuration.kubernetes_neighbours import neighbour_config
 from app.rules.declaration import Example
 from app.rules.derived.devices import device_named
 from app.rules.derived.hardware import machine_of
 from app.rules.registry import rule
-from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
@@ -291,7 +291,7 @@ def _share(config: ServeConfig) -> float:
 
 def _config_of(other: Proposal, config: ServeConfig) -> ServeConfig:
     """Read a neighbour for the same version."""
-    found = resolve(other, config.catalogue).config
+    found = neighbour_config(other, config.catalogue)
     if found is None:
         raise Abstain(f"the configuration of {other.subject}, which cannot be read")
     return found

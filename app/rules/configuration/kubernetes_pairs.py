@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from app.proposal.image import Image
 from app.rules.configuration.kubernetes_examples import AREA
+from app.rules.configuration.kubernetes_neighbours import neighbour_config
 from app.rules.declaration import Example
 from app.rules.registry import rule
-from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
@@ -72,7 +72,7 @@ def pair_differs(config: ServeConfig) -> Iterator[Finding]:
     for other in workload.neighbours:
         if not any("kv-transfer" in w.text or "kv_transfer" in w.text for w in other.words):
             continue
-        there = resolve(other, config.catalogue).config
+        there = neighbour_config(other, config.catalogue)
         if there is None or not _are_a_pair(config, there):
             continue
         for dest, ours, theirs in _differences(config, there):
