@@ -149,13 +149,19 @@ def simulator_of(vllm_version: str, command: str) -> ASGIApp:
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Open the listening socket, one of several at the same address if `shared`.
 
+    `::` is every address, those of IPv4 too.
+
     Raises:
         UnusableInput: the address cannot be had; the message says which and why.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server(
-            (host, port), family=family, backlog=2048, reuse_port=shared
+            (host, port),
+            family=family,
+            backlog=2048,
+            reuse_port=shared,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
         raise UnusableInput(f"cannot listen on {host} port {port}: {error.strerror}") from None

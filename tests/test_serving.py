@@ -60,6 +60,15 @@ def test_connections_send_small_writes_at_once() -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_every_address_is_both_families(address: str) -> None:
+    """Pods of a cluster may have either, or both."""
+    with listen("::", 0) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection((address, port)), listener.accept()[0] as accepted:
+            assert accepted.getpeername()[0].endswith(address)
+
+
 def test_servers_run_in_uvloop() -> None:
     async def loop_of() -> str:
         return type(asyncio.get_running_loop()).__module__

@@ -7,7 +7,7 @@ configured proposal was admitted. `?verbose` lists the checks as kube-apiserver 
 from __future__ import annotations
 
 from importlib.metadata import version
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -94,7 +94,10 @@ async def drain(request: Request) -> Response:
 
 def _is_loopback(host: str) -> bool:
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
+        # What a socket for both families calls a caller by IPv4.
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return (mapped or address).is_loopback
     except ValueError:
         return False
 

@@ -72,6 +72,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "podAnnotations.note=hello",
         "proxy.serveConfig=vllm serve m",
         "networkPolicy.egress[0].ports[0].port=8000",
+        "listenAddress=::",
         "envFrom[0].secretRef.name=hub",
         "volumes[0].name=models",
         "volumes[0].persistentVolumeClaim.claimName=models",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
 import app.api.proxy
@@ -60,6 +61,27 @@ async def test_the_hook_returns_when_the_last_stream_has_ended() -> None:
             go_on.set()
             assert (await client.rest(head)).body == b"data: [DONE]\n\n"
             assert (await hook).body == b"drained\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.7", False),
+        ("::ffff:10.0.0.7", False),
+        ("fd00::7", False),
+        ("testclient", False),
+    ],
+)
+@pytest.mark.asyncio
+async def test_only_the_same_pod_may_ask_for_the_drain(host: str, allowed: bool) -> None:
+    service = create_app(Settings())
+    transport = httpx.ASGITransport(app=service, client=(host, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gate") as client:
+        answer = await client.get("/drain")
+    assert answer.status_code == (200 if allowed else 403)
 
 
 @pytest.mark.asyncio
