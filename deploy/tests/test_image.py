@@ -1,7 +1,7 @@
 """The image, built from the Dockerfile and run, without a Docker engine: `make test-image`.
 
 `buildah` with chroot isolation builds it on a Debian that `debootstrap` lays down, since no image
-registry can be asked. Where that cannot be (no root, no buildah, no mirror), hadolint reads the
+registry can be asked. Where that cannot be (no root, no buildah, no namespaces), hadolint reads the
 Dockerfile instead, and the run's last lines say that no image was built.
 """
 
@@ -53,7 +53,11 @@ def buildah(*words: str, timeout: int = 600) -> str:
 def missing() -> list[str]:
     """What an image cannot be built without here."""
     lacking = [name for name in ("buildah", "debootstrap") if shutil.which(name) is None]
-    return [*lacking, *(["root"] if os.geteuid() != 0 else [])]
+    if os.geteuid() != 0:
+        return [*lacking, "root"]
+    spaces = ["unshare", "--mount", "--net", "--pid", "--fork", "true"]
+    allowed = subprocess.run(spaces, check=False, capture_output=True).returncode == 0
+    return lacking if allowed else [*lacking, "leave to make namespaces"]
 
 
 def _in_network(process: int, call: Callable[[], T]) -> T:
