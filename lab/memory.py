@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lab.catalogues import VERSIONS
@@ -84,8 +84,10 @@ def _case(name: str, config: dict[str, Any], args: tuple[str, ...]) -> dict[str,
     }
 
 
-def ask(lab: Lab, version: str, gpu: str = "h100") -> Iterator[dict[str, Any]]:
-    """Answer all cases with one version.
+def ask(
+    lab: Lab, version: str, asked: Iterable[dict[str, Any]], gpu: str = "h100"
+) -> Iterator[dict[str, Any]]:
+    """Answer cases with one version.
 
     Raises:
         LabError: the process failed.
@@ -99,7 +101,7 @@ def ask(lab: Lab, version: str, gpu: str = "h100") -> Iterator[dict[str, Any]]:
             [lab.python, "-P", "-m", "lab.inside.memory"],
             env=environment,
             cwd=CHECKOUT,
-            input="".join(json.dumps(case) + "\n" for case in cases(version)).encode(),
+            input="".join(json.dumps(case) + "\n" for case in asked).encode(),
             stdout=subprocess.PIPE,
             stderr=errors,
         )
@@ -131,7 +133,7 @@ def main() -> int:
     KEPT.mkdir(exist_ok=True)
     try:
         for version in parser.parse_args().versions:
-            rows = [row(answer) for answer in ask(lab, version)]
+            rows = [row(answer) for answer in ask(lab, version, cases(version))]
             text = "".join(json.dumps(one) + "\n" for one in rows)
             (KEPT / f"{version}.jsonl").write_text(text)
             failed = sum("error" in one for one in rows)
