@@ -15,7 +15,7 @@ from app.errors import AdmissionError, InvalidEnvelope
 from app.kubernetes.annotations import Annotations, json_object
 from app.kubernetes.custom import made_of
 from app.kubernetes.environment import Environment, not_a_string
-from app.kubernetes.expansion import Expanded
+from app.kubernetes.expansion import Expanded, Room
 from app.kubernetes.gpus import Gpus
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.made_writer import MadeWriter
@@ -175,7 +175,7 @@ class _Pod:
             return None
         environment = Environment(self._manifest, path, self._stream)
         variables = environment.read()
-        words = _Words(self._manifest, variables)
+        words = _Words(self._manifest, variables, environment.room)
         image = self._image(container, path)
         command = words.read((*path, "command"))
         arguments = words.read((*path, "args")) or ()
@@ -292,7 +292,8 @@ class _Pod:
 class _Words:
     """Reads `command` and `args`; `findings` are what came up."""
 
-    def __init__(self, manifest: Manifest, variables: Mapping[str, Variable]) -> None:
+    def __init__(self, manifest: Manifest, variables: Mapping[str, Variable], room: Room) -> None:
+        self._room = room
         self._manifest = manifest
         self._variables = variables
         self.findings: list[Finding] = []
@@ -319,7 +320,7 @@ class _Words:
             self.findings.append(not_a_string(self._manifest, path, item))
             text = str(item)
             return Piece(Word(text, location), lambda: LineIndex(text, location.source or ""))
-        read = Expanded(places.text(path), self._variables)
+        read = Expanded(places.text(path), self._variables, self._room)
         return Piece(Word(read.text.text, location, read.unresolved), lambda: read.text)
 
 

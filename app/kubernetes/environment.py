@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.kubernetes.expansion import Expanded
+from app.kubernetes.expansion import Expanded, Room
 from app.kubernetes.manifest import OBJECT, JsonPlaces, Manifest, Path, pointer_of
 from app.proposal.proposal import Variable
 from app.verdict.finding import Finding, Severity
@@ -29,6 +29,7 @@ class Environment:
         self._manifest = manifest
         self._path = container
         self._stream = stream
+        self.room = Room()
         self._entries = pointer_of((*container, "env"))
         self.findings: list[Finding] = []
 
@@ -61,7 +62,8 @@ class Environment:
             return Variable(name, "", place)
         if "$" not in value:
             return Variable(name, value, place)
-        expanded = Expanded(self._manifest.places.text((*path, "value")), variables)
+        text = self._manifest.places.text((*path, "value"))
+        expanded = Expanded(text, variables, self.room)
         return Variable(name, expanded.text.text, place, expanded.unresolved)
 
     def _place(self, path: Path, name: str) -> Location:

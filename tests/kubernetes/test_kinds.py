@@ -471,3 +471,14 @@ def test_dynamo_spreads_over_nodes_by_itself() -> None:
     assert verdict.accepted, [f.message for f in verdict.findings]
     [alone] = servers(dynamo(1, *args))
     assert not verdict_of(alone).accepted
+
+
+def test_variables_that_double_each_other_stay_as_they_are_written() -> None:
+    doubling = [{"name": "A0", "value": "0123456789"}]
+    doubling += [{"name": f"A{i}", "value": f"$(A{i - 1})$(A{i - 1})"} for i in range(1, 60)]
+    [server] = servers(pod(container(["m", "--served-model-name", "$(A12)$(A59)"], env=doubling)))
+    assert len(server.environment["A12"].value) == 10 * 2**12
+    assert server.environment["A59"].value == "$(A58)$(A58)"
+    assert server.environment["A59"].unresolved == ("A58",)
+    assert server.words[-1].unresolved == ("A59",)
+    assert sum(len(v.value) for v in server.environment.values()) < 4 * 2**20
