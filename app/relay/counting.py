@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from app.errors import AdmissionError
+from app.relay.faults import NotCounted
 from app.relay.fleet import Upstream
 from app.relay.headers import VIA, RawHeaders
 from app.request_rules.counting import Counts, TokenCounter, Tokens
@@ -25,6 +26,7 @@ from app.request_rules.counting import Counts, TokenCounter, Tokens
 _log = structlog.get_logger("vllm_admission.relay")
 _TARGET: Final = b"/tokenize"
 _OK: Final = 200
+_SERVER_ERROR: Final = 500
 # What says who asks, or which trace it belongs to.
 _PASSED_ON: Final = frozenset({b"authorization", b"x-api-key", b"traceparent", b"tracestate"})
 _MOST_BYTES: Final = 32 * 2**20
@@ -56,12 +58,16 @@ class CountingLimits:
 
 
 class BackendTokens:
-    """The counts that are remembered, and who may ask for more. Use it inside one event loop."""
+    """The counts that are remembered, and who may ask for more. Use it inside one event loop.
+
+    `works` once the backend has counted something: it can then, and only not just now.
+    """
 
     def __init__(self, limits: CountingLimits | None = None) -> None:
         """Know nothing yet."""
         self.limits = limits or CountingLimits()
         self.places = asyncio.Semaphore(self.limits.questions)
+        self.works = False
         self._known: OrderedDict[tuple[str | None, str], tuple[float, Tokens]] = OrderedDict()
 
     def of(self, backend: Upstream, fields: RawHeaders) -> TokenCounter:
@@ -95,9 +101,15 @@ class _Counter:
         self._fields = fields
         self._until: float | None = None
         self._failed = False
+        self._is_busy = False
 
     async def count(self, texts: Sequence[str], model: str | None) -> Counts:
-        """See `TokenCounter.count`."""
+        """See `TokenCounter.count`.
+
+        Raises:
+            NotCounted: a backend that can count is too busy to. Nobody may get past the rules by
+                keeping it so.
+        """
         found = {text: self._shared.recall(model, text) for text in texts}
         missing = iter([text for text, known in found.items() if known is None])
 
@@ -115,7 +127,12 @@ class _Counter:
                 for _ in range(min(len(texts), self._shared.limits.questions)):
                     group.create_task(ask())
         except TimeoutError:
-            self._give_up(f"no answer in {self._shared.limits.seconds:g} s")
+            self._give_up(f"no answer in {self._shared.limits.seconds:g} s", busy=True)
+        if self._is_busy and self._shared.works:
+            raise NotCounted(
+                "the backend is too busy to count the tokens of bad_words, too many of which "
+                "would end its engine; ask again"
+            )
         return found
 
     async def _asked(self, text: str, model: str | None) -> Tokens | None:
@@ -130,11 +147,12 @@ class _Counter:
             finally:
                 await response.aclose()
         except (httpx.TransportError, AdmissionError) as error:
-            self._give_up(repr(error))
+            self._give_up(repr(error), busy=True)
             return None
         if isinstance(answer, str):
-            self._give_up(answer)
+            self._give_up(answer, busy=response.status_code >= _SERVER_ERROR)
             return None
+        self._shared.works = True
         tokens = Tokens(answer.count, answer.tokens[0] if answer.tokens else None)
         self._shared.remember(model, text, tokens)
         return tokens
@@ -142,9 +160,10 @@ class _Counter:
     def _fields_for(self, body: bytes) -> RawHeaders:
         return [*self._fields, (b"content-length", str(len(body)).encode())]
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, busy: bool) -> None:
         if not self._failed:
             _log.warning("tokens not counted", reason=reason)
+            self._is_busy = busy
         self._failed = True
 
 

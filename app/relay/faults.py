@@ -124,6 +124,12 @@ class CircuitOpen(Unavailable):
     slug = "circuit-open"
 
 
+class NotCounted(Unavailable):
+    """What a rule needs to know of the body could not be had just now."""
+
+    slug = "tokens-not-counted"
+
+
 class Draining(Unavailable):
     """The process ends once the requests in flight have."""
 

@@ -173,6 +173,37 @@ async def test_without_an_answer_bytes_decide_and_the_client_is_told(fault: Faul
     assert sum(not _is_question(request) for request in backend.seen) == 1
 
 
+async def _busy(peer: Peer) -> None:
+    await peer.answer(b"{}", status="503 Service Unavailable")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [(_reset, 503), (_silence, 503), (_busy, 503), (_missing, 200), (_no_json, 200)],
+)
+async def test_who_keeps_the_backend_busy_gets_nothing_past_the_rule(
+    fault: Fault, status: int
+) -> None:
+    """It has counted before, so that it can; what passes in doubt would end the engine."""
+    works = True
+
+    async def script(request: Seen, peer: Peer) -> None:
+        if works or not _is_question(request):
+            await _one_token(request, peer)
+        else:
+            await fault(peer)
+
+    async with scene(script, examiner=CHECKER) as (_, gate, client):
+        gate.relay.tokens = BackendTokens(CountingLimits(seconds=0.2))
+        before = await _ask(client, _body(["x" * 2000]))
+        works = False
+        during = await _ask(client, _body(["y" * 2000]))
+        known = await _ask(client, _body(["x" * 100]))
+    assert (before.status, during.status, known.status) == (200, status, 200)
+    assert (during.first("retry-after") is not None) is (status == 503)
+
+
 @pytest.mark.asyncio
 async def test_a_client_that_leaves_ends_the_question() -> None:
     async def script(request: Seen, peer: Peer) -> None:
