@@ -20,7 +20,7 @@ from app.settings import Settings
 from app.verdict.verdict import Outcome, Verdict
 
 # Verdicts of a document for which a correction is looked for: that takes several judgements each.
-_MENDED: Final = 64
+_MENDED: Final = 32
 
 
 def judge(

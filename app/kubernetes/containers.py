@@ -42,13 +42,15 @@ _STARTS_VLLM: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints")
 _FEW: Final = 8
 
 
-def servers_in(manifests: Sequence[Manifest], *, editable: bool = True) -> tuple[Proposal, ...]:
-    """Give every vLLM server that the objects start, in their order.
+def servers_in(
+    manifests: Sequence[Manifest], *, editable: bool = True, at_most: int | None = None
+) -> tuple[Proposal, ...]:
+    """Give every vLLM server that the objects start, in their order, or the first ones.
 
     A container that is none of vLLM's is passed over. What `--config` names is looked for in the
     ConfigMaps of the stream. What is not `editable` cannot be mended, and is read quicker.
     """
-    found = list(_found(manifests, editable))
+    found = list(islice(_found(manifests, editable), at_most))
     subjects = list(_told_apart(entry.server.subject or "" for entry in found))
     everyone = [entry.server for entry in found]
     return tuple(
@@ -127,7 +129,7 @@ def _rereading(
             edited = tuple(changed if other is manifest else other for other in manifests)
         server: Proposal | None
         if count <= _FEW:
-            servers = servers_in(edited)
+            servers = servers_in(edited, at_most=count)
             server = servers[number] if number < len(servers) else None
         else:
             server = entry.again(edited) if len(edited) == len(manifests) else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from app.errors import InvalidEnvelope, Problem
+from app.errors import InvalidEnvelope, PayloadTooLarge, Problem
 from app.kubernetes.containers import servers_in
 from app.kubernetes.manifest import read_manifests
 from app.proposal.proposal import Proposal
@@ -17,6 +17,7 @@ _KEYS: Final = re.compile(
 )
 _MARKS: Final = frozenset({"kind", "containers", "servingEngineSpec"})
 _SHOWN: Final = 8
+_SERVERS: Final = 1000
 
 
 def looks_like_manifests(text: str) -> bool:
@@ -35,10 +36,12 @@ def read_kubernetes(text: str, *, source: str = "kubernetes") -> tuple[Proposal,
     Raises:
         MalformedDocument: not YAML.
         InvalidEnvelope: none of the objects starts vLLM.
-        PayloadTooLarge: it is larger than any stream of manifests.
+        PayloadTooLarge: it is larger than any stream of manifests, or has more servers.
     """
     manifests = read_manifests(text, source)
-    servers = servers_in(manifests)
+    servers = servers_in(manifests, at_most=_SERVERS + 1)
+    if len(servers) > _SERVERS:
+        raise PayloadTooLarge(f"manifests with more than {_SERVERS} vLLM servers are not read")
     if not servers:
         titles = [manifest.title for manifest in manifests]
         shown = ", ".join(titles[:_SHOWN]) + (", …" if len(titles) > _SHOWN else "")

@@ -32,6 +32,7 @@ KIND: Final = "AdmissionReview"
 _WARNING_LENGTH: Final = 250
 _WARNINGS_LENGTH: Final = 3800
 _ANNOTATION_LENGTH: Final = 1024
+_SERVERS: Final = 64
 # Kinds whose description of the pods may still be changed after they were made.
 _MUTABLE: Final = frozenset(
     {"Deployment", "StatefulSet", "DaemonSet", "CronJob", "LeaderWorkerSet", "ReplicaSet"}
@@ -247,13 +248,16 @@ def _judged(subject: Manifest, judge: Judge, *, editable: bool = True) -> Judged
     """Judge the servers; that one cannot be read says nothing against it, or the others."""
     unread: list[str] = []
     try:
-        servers = servers_in((subject,), editable=editable)
+        servers = servers_in((subject,), editable=editable, at_most=_SERVERS + 1)
     except AdmissionError as error:
         return Judged(unread=(f"not judged: {_told(error)}",))
     if not servers:
         return Judged()
+    if len(servers) > _SERVERS:  # it has to be answered within seconds
+        servers = servers[:_SERVERS]
+        unread.append(f"only the first {_SERVERS} servers of this object were judged")
     try:  # all at once, as one may use an exception that another one does not
-        return Judged(judge(Envelope(proposal=servers[0], more=servers[1:])))
+        return Judged(judge(Envelope(proposal=servers[0], more=servers[1:])), tuple(unread))
     except AdmissionError:
         pass
     readable: list[Proposal] = []

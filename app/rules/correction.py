@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from app.catalogue import Catalogue
@@ -27,6 +28,8 @@ NO_PLACE = Declaration(
     source="app/kubernetes/made_writer.py",
 )
 DECLARATIONS: Final = (NO_PLACE,)
+# Fixes that are tried one by one to see whether they have a place: each takes a reading.
+_TRIED: Final = 4
 # Each round mends everything known; what a round uncovers (a value behind a syntax error, a
 # flag that only mattered with another) takes one more.
 _ROUNDS: Final = 6
@@ -94,11 +97,10 @@ def unplaced(
     """
     if proposal.form is not Form.KUBERNETES:
         return
-    for found in filter(decisive, findings):
+    safe = (f for f in filter(decisive, findings) if f.fix is not None and f.fix.safe)
+    for found in islice(safe, _TRIED):
         fix = found.fix
-        if fix is None or not fix.safe:
-            continue
-        if apply_edits(proposal, fix.edits, catalogue) is proposal:
+        if fix is not None and apply_edits(proposal, fix.edits, catalogue) is proposal:
             yield finding_of(
                 NO_PLACE,
                 f"{fix.description}: there is no place for it in this object, which does not say "

@@ -386,3 +386,12 @@ def test_the_strict_profile_accepts_what_only_seemed_unused() -> None:
     envelope = Envelope(proposal=first, more=tuple(more), profile=Profile.STRICT)
     verdicts = judge(envelope, LIBRARY, "0.32.0")
     assert [v.outcome for v in verdicts] == [Outcome.ACCEPTED] * 2, [v.findings for v in verdicts]
+
+
+def test_an_object_of_very_many_servers_is_answered_in_time() -> None:
+    subject = {"apiVersion": "x/v1", "kind": "X", "metadata": {"name": "x"}}
+    pods = [{"containers": [container(GOOD)]} for _ in range(70)]
+    decision = decided(review({**subject, "spec": pods}))
+    assert len(decision.verdicts) == 64
+    warnings = decision.body["response"]["warnings"]
+    assert "only the first 64 servers of this object were judged" in warnings
