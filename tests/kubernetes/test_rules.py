@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +136,18 @@ def test_a_start_takes_as_long_as_the_weights(
 ) -> None:
     subject = deployment(serving(model, startupProbe={**PROBE, **probe}))
     assert rules(subject) == ([] if rule is None else [rule])
+
+
+def test_the_weights_are_counted_where_the_models_configuration_is_known() -> None:
+    models = Path(__file__).parents[2] / "lab" / "memory_models.json"
+    config = json.dumps(json.loads(models.read_text(encoding="utf-8"))["qwen3.5-35b-a3b"])
+    facts = {"vllm-admission/model-config": config}
+    probe = {"startupProbe": {**PROBE, "failureThreshold": 35}}
+    subject = deployment(serving("org/unknown", gpus=1, **probe), annotations=facts)
+    selector = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    subject["spec"]["template"]["spec"]["nodeSelector"] = selector
+    [told] = [f for f in found(subject) if f.rule == "kubernetes-startup-budget"]
+    assert "the startup probe gives up after 350 s" in told.message
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,9 @@ def _start_seconds(config: ServeConfig) -> int:
 def _weight_bytes(config: ServeConfig) -> float:
     """Estimate the weights' bytes, by config.json or else the model's name; 0 if neither says."""
     try:
-        return parameters(config).total * bytes_per_weight(config)[0]
+        counted, widths = parameters(config), bytes_per_weight(config)
+        plain = (counted.embedding + counted.towers) * widths.plain
+        return plain + counted.dense * widths.dense + counted.experts * widths.experts
     except Abstain:
         pass
     names = [config["model"], config["model_tag"]]
