@@ -293,7 +293,7 @@ async def chaos(
     registry = CollectorRegistry()
     fleet = Fleet(
         [
-            Backend(url, connect_timeout=2, idle_timeout=idle_timeout)
+            Backend(url, connect_timeout=20, idle_timeout=idle_timeout)
             for url in (faulty.url, dead_url)
         ],
         BreakerLimits(failures=10**9, open_seconds=0.05),
