@@ -176,6 +176,16 @@ cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "gate.fullna
         apiGroups: [production-stack.vllm.ai]
         apiVersions: ["*"]
         resources: [vllmruntimes]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [fma.llm-d.ai]
+        apiVersions: ["*"]
+        resources: [inferenceserverconfigs]
+      - operations: [CREATE, UPDATE]
+        scope: Namespaced
+        apiGroups: [argoproj.io]
+        apiVersions: ["*"]
+        resources: [rollouts]
       {{- end }}
 {{- end }}
 
