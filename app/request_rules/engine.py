@@ -55,7 +55,7 @@ def _fatal(title: str, source: str, **members: Any) -> Declaration:
         "about 10,000 in 3.13. What the gate cannot read it cannot check, and a vLLM that can read "
         "it would run it.",
         remedy="Send a body of at most a few hundred levels.",
-        bad=(RequestExample('{"token_ids": [1], "a": "<50000 levels>"}'),),
+        bad=(RequestExample('{"token_ids": [1], "a": "<500000 levels>"}'),),
         good=(RequestExample('{"token_ids": [1], "sampling_params": {}, "a": "<100 levels>"}'),),
     ),
     fields=(TOO_DEEP,),

@@ -100,7 +100,7 @@ def test_a_repeated_object_of_the_wrong_type_does_not_hide_the_last() -> None:
 def test_what_is_nested_too_deeply_is_known_to_be(route: str, encoding: str, closed: bool) -> None:
     """vLLM on Python 3.13 reads thousands of levels, of which we read a thousand."""
     text = (
-        '{"a": ' + "[" * 50_000 + ("]" * 50_000 if closed else "") + ', "seed": 1, "prompt": "a"}'
+        '{"a": ' + "[" * 500_000 + ("]" * 500_000 if closed else "") + ', "seed": 1, "prompt": "a"}'
     )
     request = read_request(route, text.encode(encoding))
     assert request is not None
