@@ -74,6 +74,10 @@ class ProcessWorkers:
             except BrokenProcessPool:
                 if self._pool is pool:
                     self._pool = None
+                    # Its thread can block for good, and the end of this process with it, if the
+                    # pool is gone before (CPython 3.12 and 3.13).
+                    with CancelScope(shield=True):
+                        await to_thread.run_sync(pool.shutdown)
                 raise WorkerDied("the replaying process ended abruptly") from None
             return result
 

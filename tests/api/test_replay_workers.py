@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 
 import pytest
 
@@ -47,6 +48,8 @@ async def test_the_service_replays_in_other_processes_and_survives_their_end() -
         elsewhere = await workers.run(os.getpid)
         with pytest.raises(WorkerDied):
             await workers.run(_end_abruptly)
+        # A pool that is dropped before its thread has ended can keep a process from ending.
+        assert not any("ExecutorManager" in type(t).__name__ for t in threading.enumerate())
         again, cancelled = await workers.run(os.getpid), asyncio.ensure_future(workers.run(abs, -1))
         await asyncio.sleep(0)
         cancelled.cancel()
