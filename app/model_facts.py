@@ -1,4 +1,6 @@
-"""Finding a model's config.json where the proposal does not bring it: in a directory, on the hub.
+"""Finding a model's config.json where nobody brings it: in a directory, on the hub.
+
+Its generation_config.json, with the defaults of a server's sampling, is found in the same places.
 
 Both are off unless a setting (or the command line) says where to look: the gate itself reads only
 what it is given. What was found, or why not, is told as a finding.
@@ -26,7 +28,7 @@ from app.proposal.proposal import Proposal
 from app.rules.declaration import Declaration
 from app.rules.registry import finding_of
 from app.serve_config.resolve import resolve
-from app.serve_config.serve_config import Abstain
+from app.serve_config.serve_config import Abstain, ServeConfig
 from app.settings import Settings
 from app.validation import versions_of
 from app.verdict.finding import Severity
@@ -38,6 +40,7 @@ _FRESH_SECONDS: Final = 600.0
 _REPOSITORY: Final = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _REVISION: Final = re.compile(r"[\w./-]+", re.ASCII)
 _NAME: Final = "config.json"
+GENERATION: Final = "generation_config.json"
 _SOURCE: Final = "app/model_facts.py"
 
 FOUND = Declaration(
@@ -82,7 +85,7 @@ class ModelConfigs:
     hub: str | None = None
     token: str | None = None
     anywhere: bool = False
-    _kept: OrderedDict[tuple[str, str], tuple[float, Mapping[str, Any] | str]] = field(
+    _kept: OrderedDict[str, tuple[float, Mapping[str, Any] | str]] = field(
         default_factory=OrderedDict, repr=False
     )
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -91,13 +94,15 @@ class ModelConfigs:
         """Whether there is anywhere to look."""
         return self.root is not None or self.hub is not None or self.anywhere
 
-    def find(self, model: str, revision: str | None) -> tuple[Mapping[str, Any], str] | None:
+    def find(
+        self, model: str, revision: str | None, name: str = _NAME
+    ) -> tuple[Mapping[str, Any], str] | None:
         """Give a model's config.json and where it was; None where nowhere in particular it is.
 
         Raises:
             Unavailable: it is nowhere, or what is there cannot be read.
         """
-        local = self._local(model)
+        local = self._local(model, name)
         if local is not None:
             return _decoded(_bytes_of(local), str(local)), str(local)
         if self.hub is None:
@@ -108,28 +113,27 @@ class ModelConfigs:
             raise Unavailable(f"{model} is no name of a repository")
         if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision):
             raise Unavailable(f"{revision!r} is no name of a revision")
-        url = f"{self.hub.rstrip('/')}/{model}/resolve/{revision or 'main'}/{_NAME}"
-        return self._fetched(model, revision or "main", url), url
+        url = f"{self.hub.rstrip('/')}/{model}/resolve/{revision or 'main'}/{name}"
+        return self._fetched(url), url
 
-    def _local(self, model: str) -> Path | None:
-        if self.anywhere and (own := Path(model) / _NAME).is_file():
+    def _local(self, model: str, name: str) -> Path | None:
+        if self.anywhere and (own := Path(model) / name).is_file():
             return own
         if self.root is None:
             return None
         root = self.root.resolve()
         # An absolute path stands for itself; whatever leaves the directory is none of ours.
-        path = (root / model / _NAME).resolve()
+        path = (root / model / name).resolve()
         return path if path.is_relative_to(root) and path.is_file() else None
 
-    def _fetched(self, model: str, revision: str, url: str) -> Mapping[str, Any]:
-        key = (model, revision)
+    def _fetched(self, url: str) -> Mapping[str, Any]:
         with self._lock:
-            known = self._kept.get(key)
+            known = self._kept.get(url)
         if known is None or time.monotonic() - known[0] > _FRESH_SECONDS:
             known = (time.monotonic(), _outcome(url, self.token))
             with self._lock:
-                self._kept[key] = known
-                self._kept.move_to_end(key)
+                self._kept[url] = known
+                self._kept.move_to_end(url)
                 while len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
         if isinstance(known[1], str):
@@ -232,3 +236,27 @@ def _completed(
     data, where = found
     told = finding_of(FOUND, f"judged with the config.json at {where}", location=place)
     return replace(proposal, model_config=data, findings=(*proposal.findings, told))
+
+
+def generation_config(config: ServeConfig, configs: ModelConfigs) -> Mapping[str, Any] | None:
+    """Give what a server takes its sampling defaults from; None where that cannot be seen.
+
+    Without a generation_config.json transformers looks for defaults in config.json, whatever
+    may be there; that is left open.
+
+    Source: `config/model.py::ModelConfig.try_get_generation_config`.
+
+    Raises:
+        Unavailable: it is nowhere, or what is there cannot be read.
+    """
+    try:
+        if config["generation_config"] != "auto":
+            return None
+        model = config["hf_config_path"] or config["model"]
+        revision = config["revision"]
+    except Abstain:
+        return None
+    if not configs or not isinstance(model, str):
+        return None
+    found = configs.find(model, revision if isinstance(revision, str) else None, GENERATION)
+    return None if found is None else found[0]

@@ -72,12 +72,13 @@ class Settings(BaseSettings):
     model_root: Path | None = Field(
         None,
         description="A directory of models: where a proposal brings no `model_config`, the "
-        "config.json of its model is looked for there. Not for admission reviews.",
+        "config.json of its model is looked for there. Not for admission reviews. The request gate "
+        "looks there for generation_config.json, with the server's sampling defaults.",
     )
     hub_url: str | None = Field(
         None,
-        description="A model hub with the layout of huggingface.co, to fetch config.json from, "
-        "at most 1 MiB in 5 s, kept for ten minutes. Without it nothing is fetched.",
+        description="A model hub with the layout of huggingface.co, to fetch those from, "
+        "at most 1 MiB each in 5 s, kept for ten minutes. Without it nothing is fetched.",
     )
     hub_token: SecretStr | None = Field(None, description="Bearer token for that hub.")
     max_body_bytes: int = Field(

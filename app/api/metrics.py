@@ -57,6 +57,7 @@ class GateMetrics:
             "vllm_admission_certificate_not_after_timestamp_seconds",
             "When the certificate in service ends, in Unix time.",
             ["port"],
+            multiprocess_mode="min",
             registry=registry,
         )
         self._reviews = Counter(

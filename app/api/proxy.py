@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import httpx
 import structlog
@@ -12,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.catalogue import CatalogueLibrary
 from app.errors import InvalidEnvelope
+from app.model_facts import Unavailable, configs_of, generation_config
 from app.relay.breaker import BreakerLimits
 from app.relay.capacity import CapacityLimits
 from app.relay.client import BodyLimits
@@ -252,8 +255,16 @@ def _backend_urls(settings: Settings) -> list[httpx.URL]:
 
 def _served(settings: Settings, library: CatalogueLibrary, config: ServeConfig | None) -> Served:
     if config is not None:
-        return served_by(config)
+        return served_by(config, _generation_config(config, settings))
     return unknown_server(library.get(settings.vllm_version or library.newest))
+
+
+def _generation_config(config: ServeConfig, settings: Settings) -> Mapping[str, Any] | None:
+    try:
+        return generation_config(config, configs_of(settings))
+    except Unavailable as reason:
+        _log.info("the model's sampling defaults are not known", reason=str(reason))
+        return None
 
 
 def _policy(settings: Settings) -> Policy:

@@ -108,8 +108,12 @@ def unknown_server(catalogue: Catalogue) -> Served:
     )
 
 
-def served_by(config: ServeConfig) -> Served:
-    """Work out what `config` says; whatever it leaves open is None."""
+def served_by(config: ServeConfig, generation: Mapping[str, Any] | None = None) -> Served:
+    """Work out what `config` says; whatever it leaves open is None.
+
+    `generation` is the model's generation_config.json, which sampling defaults come from where
+    the configuration says so.
+    """
     return Served(
         catalogue=config.catalogue,
         semantics=semantics_of(config.catalogue.version),
@@ -118,9 +122,9 @@ def served_by(config: ServeConfig) -> Served:
         max_logprobs=_known(lambda: _integer(config["max_logprobs"])),
         max_num_seqs=_known(lambda: max_num_seqs(config)),
         vocabulary=_known(lambda: vocab_size(config)),
-        temperature=_default(config, "temperature", 1.0),
-        top_k=_default(config, "top_k", 0),
-        min_p=_default(config, "min_p", 0.0),
+        temperature=_default(config, generation, "temperature", 1.0),
+        top_k=_default(config, generation, "top_k", 0),
+        min_p=_default(config, generation, "min_p", 0.0),
         max_model_len=_known(lambda: max_model_len(config)),
         is_encoder_decoder=_known(lambda: is_encoder_decoder(config)),
         model_type=_known(lambda: str(hf_value(config, "model_type"))),
@@ -215,21 +219,29 @@ def _runs_v2(config: ServeConfig) -> bool | None:
     return None if decision.version is None or decision.presumes else False
 
 
-def _default(config: ServeConfig, name: str, neutral: float) -> Default:
+def _default(
+    config: ServeConfig, generation: Mapping[str, Any] | None, name: str, neutral: float
+) -> Default:
     """Resolve a default as `config/model.py::ModelConfig.get_diff_sampling_param` does."""
     try:
         override = config["override_generation_config"]
         if isinstance(override, Mapping) and name in override:
-            value = override[name]
-            if value is None:
-                return Default(known=True, value=neutral)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            return Default(known=number, value=value if number else None)
-        if config["generation_config"] == "vllm":
-            return Default(known=True, value=neutral)
+            return _as_default(override[name], neutral)
+        source = config["generation_config"]
     except Abstain:
-        pass
+        return Default(known=False)
+    if source == "vllm":
+        return Default(known=True, value=neutral)
+    if source == "auto" and generation is not None:
+        return _as_default(generation.get(name), neutral)
     return Default(known=False)
+
+
+def _as_default(value: Any, neutral: float) -> Default:
+    if value is None:
+        return Default(known=True, value=neutral)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Default(known=number, value=value if number else None)
 
 
 def _integer(value: Any) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -73,3 +75,42 @@ async def test_an_unknown_model_is_not_found() -> None:
         )
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["type"]) == (404, 404, "NotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("generation", "status"),
+    [({"top_k": 5}, 200), ({"top_k": 0}, 400), ({"top_k": None, "temperature": 0.6}, 400)],
+)
+@pytest.mark.asyncio
+async def test_sampling_defaults_are_those_of_the_models_generation_config(
+    tmp_path: Path, generation: dict[str, Any], status: int
+) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "generation_config.json").write_text(json.dumps(generation))
+    answer = await _completion(model_root=tmp_path)
+    assert answer.status_code == status, answer.text
+    if status == 400:
+        assert answer.json()["error"]["rule"] == "sampling-mask-top-k"
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+@pytest.mark.asyncio
+async def test_unseen_sampling_defaults_refuse_nothing(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / "toy").mkdir()
+    if text is not None:
+        (tmp_path / "toy" / "generation_config.json").write_text(text)
+    assert (await _completion(model_root=tmp_path)).status_code == 200
+
+
+async def _completion(**given: Any) -> httpx.Response:
+    """Ask without top_k a server whose defaults are the model's."""
+    command = COMMAND.replace(" --generation-config vllm", "")
+    simulated = f"{command} --override-generation-config.top_k 5"
+    async with serving(simulator_of(VERSION, simulated)) as backend:
+        settings = Settings(
+            backend_url=backend, serve_config=command, vllm_version=VERSION, **given
+        )
+        async with serving(create_app(settings)) as url, httpx.AsyncClient(base_url=url) as client:
+            return await client.post(
+                "/v1/completions", json={"model": "toy", "prompt": "a", "max_tokens": 1}
+            )
