@@ -81,6 +81,7 @@ class RequestGate:
             inject_seeds=settings.inject_seed,
             policy=policy,
             apart=self._apart,
+            prefixes={url.path.rstrip("/") for url in self._urls},
         )
         limits = BodyLimits(
             settings.max_request_bytes,

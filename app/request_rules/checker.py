@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
@@ -62,13 +62,16 @@ class RequestChecker:
         inject_seeds: bool = False,
         policy: Policy | None = None,
         apart: Apart | None = None,
+        prefixes: Collection[str] = (),
     ) -> None:
         """Check requests for `served`; `on_crash` is told of rules that crash.
 
         With `inject_seeds`, or where the policy repairs missing seeds, examinations say which
-        requests lack a seed. With `apart`, heavy bodies are judged there.
+        requests lack a seed. With `apart`, heavy bodies are judged there. `prefixes` are what
+        backends' URLs put before a path, such as `/v1`: both are looked at, with and without.
         """
         self._apart = apart
+        self._prefixes = tuple(prefix for prefix in prefixes if prefix)
         self._policy = policy or Policy()
         self._served = replace(served, limits=self._policy.limits)
         self._facts = served.catalogue.requests
@@ -101,8 +104,11 @@ class RequestChecker:
         if path in _EXAMINED:
             return path
         root = self._served.root_path
-        inner = path.removeprefix(root) if root else path
-        return inner if inner in _EXAMINED else None
+        for whole in (path, *(prefix + path for prefix in self._prefixes)):
+            inner = whole.removeprefix(root) if root else whole
+            if inner in _EXAMINED:
+                return inner
+        return None
 
     def examine(self, route: str, body: bytes) -> Examination:
         """Judge one body, for certain unless there is `settle` in what it gives.

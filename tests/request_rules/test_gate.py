@@ -114,3 +114,18 @@ async def _completion(**given: Any) -> httpx.Response:
             return await client.post(
                 "/v1/completions", json={"model": "toy", "prompt": "a", "max_tokens": 1}
             )
+
+
+@pytest.mark.parametrize("path", ["/completions", "/v1/completions"])
+@pytest.mark.asyncio
+async def test_a_backend_url_that_ends_within_the_routes_hides_none(path: str) -> None:
+    settings = Settings(
+        backend_url="http://127.0.0.1:9/v1", serve_config=COMMAND, vllm_version=VERSION
+    )
+    async with (
+        serving(create_app(settings)) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False) as client,
+    ):
+        answer = await client.post(path, json={"model": "toy", "prompt": "a", "top_k": 0})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["rule"] == "sampling-mask-top-k"
