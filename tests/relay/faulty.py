@@ -79,6 +79,22 @@ EVENT_STREAM = "content-type: text/event-stream; charset=utf-8"
 Script = Callable[[Seen, Peer], Awaitable[None]]
 
 
+def stream_that_waits(go_on: asyncio.Event) -> Script:
+    """Stream one event, and the end once `go_on` is set; anything else is answered at once."""
+
+    async def script(request: Seen, peer: Peer) -> None:
+        if "completions" not in request.line:
+            await peer.answer(b"served")
+            return
+        await peer.start_stream()
+        await peer.chunk(b"data: 1\n\n")
+        await go_on.wait()
+        await peer.chunk(b"data: [DONE]\n\n")
+        await peer.end_stream()
+
+    return script
+
+
 @dataclass
 class FaultyBackend:
     """Answers each request by `script`; remembers what it saw."""

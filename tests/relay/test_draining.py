@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from tests.relay.faulty import FaultyBackend, Peer, Seen, faulty_backend
+from tests.relay.faulty import FaultyBackend, Peer, Seen, faulty_backend, stream_that_waits
 from tests.relay.harness import Answer, RawClient, client_of, eventually
 
 REQUEST = ("POST", "/v1/completions")
@@ -58,19 +58,8 @@ async def _until(client: RawClient, target: str, status: int) -> Answer:
 @pytest.mark.asyncio
 async def test_after_sigterm_streams_end_and_new_requests_are_sent_elsewhere() -> None:
     go_on = asyncio.Event()
-
-    async def script(request: Seen, peer: Peer) -> None:
-        if "completions" not in request.line:
-            await peer.answer(b"served")
-            return
-        await peer.start_stream()
-        await peer.chunk(b"data: 1\n\n")
-        await go_on.wait()
-        await peer.chunk(b"data: [DONE]\n\n")
-        await peer.end_stream()
-
     async with (
-        faulty_backend(script) as backend,
+        faulty_backend(stream_that_waits(go_on)) as backend,
         _service(backend, drain_delay=1.5) as (process, url),
     ):
         port = int(url.rsplit(":", 1)[1])

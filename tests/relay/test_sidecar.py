@@ -12,7 +12,7 @@ from app.api.state import Gates
 from app.main import create_app
 from app.relay.relay import Relay
 from app.settings import Settings
-from tests.relay.faulty import Peer, Seen, faulty_backend
+from tests.relay.faulty import Peer, Seen, faulty_backend, stream_that_waits
 from tests.relay.harness import Answer, client_of
 from tests.support import serving
 
@@ -37,18 +37,7 @@ async def _until(url: str, target: str, status: int) -> None:
 @pytest.mark.asyncio
 async def test_the_hook_returns_when_the_last_stream_has_ended() -> None:
     go_on = asyncio.Event()
-
-    async def script(request: Seen, peer: Peer) -> None:
-        if "completions" not in request.line:
-            await peer.answer(b"served")
-            return
-        await peer.start_stream()
-        await peer.chunk(b"data: 1\n\n")
-        await go_on.wait()
-        await peer.chunk(b"data: [DONE]\n\n")
-        await peer.end_stream()
-
-    async with faulty_backend(script) as backend:
+    async with faulty_backend(stream_that_waits(go_on)) as backend:
         service = create_app(Settings(backend_url=backend.url, drift_interval=0))
         async with serving(service) as url, client_of(int(url.rsplit(":", 1)[1])) as client:
             await client.send("POST", "/v1/completions", body=b"{}")
