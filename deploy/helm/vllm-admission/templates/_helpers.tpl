@@ -192,7 +192,7 @@ cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "gate.fullna
 {{- define "gate.certificate-job" }}
 backoffLimit: 6
 activeDeadlineSeconds: 300
-ttlSecondsAfterFinished: 3600
+ttlSecondsAfterFinished: 600
 template:
   metadata:
     labels:
