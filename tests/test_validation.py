@@ -77,3 +77,9 @@ def test_variables_alone_are_judged_as_the_environment_of_a_server() -> None:
     bad = judge(envelope("VLLM_PORT=tcp://1:2"), LIBRARY)[0]
     assert bad.outcome is Outcome.REJECTED
     assert read_text("A=1", source="x").proposal.form is Form.COMMAND
+
+
+def test_a_value_that_is_none_is_what_other_rules_need() -> None:
+    (verdict,) = judge(envelope("vllm serve m --max-num-seqs abc"), LIBRARY, "0.32.0")
+    needs = {entry.rule: entry.needs for entry in verdict.not_checked}
+    assert needs["scheduler-batch-below-sequences"] == "a value of --max-num-seqs"

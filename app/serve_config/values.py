@@ -121,9 +121,10 @@ def _convert(
     try:
         value = convert(flag.converter, token.text)
     except ConversionError as error:
-        if not token.unresolved:
-            findings.append(_unconvertible(occurrence, token, error))
-        return Unresolved(token.unresolved, token.text)
+        if token.unresolved:
+            return Unresolved(token.unresolved, token.text)
+        findings.append(_unconvertible(occurrence, token, error))
+        return Unresolved((), f"a value of {flag.name}")
     if token.unresolved:
         if inner.name in _JSON and isinstance(value, dict | list):
             return _open_leaves(value, token.unresolved)
