@@ -149,11 +149,12 @@ _LIMITS = """\
 What limits it, where a goal is missed: a saturated proxy has one processor, so requests/s are
 what its column "CPU per request" leaves. Ten times the plain proxy is a tenth of that proxy's
 processor time, and ours is interpreted: aiohttp's client, uvicorn's parsing and sending, the
-request rules (which decode the body once), the access line and what holds them together each take
-a part, and none of them most (`py-spy record` on a saturated process shows it). At one connection the plain proxy does not yet suffer from its connection pool,
-which is what the goal was measured against. Streams at 128 connections are bound by the same: an
-event costs the reads and writes of two sockets in Python, where vllm-router's are compiled. More
-workers (`VLLM_ADMISSION_WORKERS`) or replicas are the way to more than one processor's worth.\
+request rules (which decode the body once), the access line and what holds them together each
+take a part, and none of them most (`py-spy record` on a saturated process shows it). At one
+connection the plain proxy does not yet suffer from its connection pool, which is what the goal
+was measured against. Streams at 128 connections are bound by the same: an event costs the reads
+and writes of two sockets in Python, where vllm-router's are compiled. More workers
+(`VLLM_ADMISSION_WORKERS`) or replicas are the way to more than one processor's worth.\
 """
 _METHOD = """\
 The backend is a raw ASGI application (`benchmarks/proxy/upstream.py`) under uvicorn with uvloop
