@@ -22,6 +22,7 @@ import httpx
 from multidict import CIMultiDict
 from yarl import URL
 
+from app.relay.exact import ExactSender
 from app.relay.handshake import AnswerToUpgrade, BackendSocket, SocketOptions
 from app.relay.headers import RawHeaders
 
@@ -150,6 +151,7 @@ class Backend:
         # What responses say they answer; nobody asks more of it than the backend's URL.
         self._asked = httpx.Request("GET", self.url)
         self.in_flight = 0
+        self._exact = ExactSender(connect_timeout=connect_timeout, idle_timeout=idle_timeout)
         timeout = aiohttp.ClientTimeout(sock_connect=connect_timeout, sock_read=idle_timeout)
         self._session = _session(timeout=timeout)
         self._sockets = _session(
@@ -179,10 +181,15 @@ class Backend:
         """
         self.in_flight += 1
         try:
+            fields = _fields(headers)
+            if fields is None:
+                return await self._exact.send(
+                    method, self.url, _quoted(self._prefix + target), headers, body, self._left
+                )
             response = await self._session.request(
                 method,
                 _url_of(self._origin, self._prefix + target),
-                headers=_fields(headers),
+                headers=fields,
                 data=_payload(body),
                 allow_redirects=False,
             )
@@ -223,7 +230,7 @@ class Backend:
                 opened = await self._sockets.ws_connect(
                     _url_of(self._origin, self._prefix + target),
                     protocols=options.protocols,
-                    headers=_fields(headers),
+                    headers=_fields(headers) or _latin(headers),
                     max_msg_size=options.max_message_bytes,
                     timeout=aiohttp.ClientWSTimeout(ws_close=options.close_seconds),
                 )
@@ -238,6 +245,7 @@ class Backend:
         """Close every connection."""
         await self._session.close()
         await self._sockets.close()
+        await self._exact.aclose()
 
     def _left(self) -> None:
         self.in_flight -= 1
@@ -264,25 +272,32 @@ def _payload(
     return body or None
 
 
-def _fields(headers: RawHeaders) -> CIMultiDict[str]:
-    return CIMultiDict([(name.decode("latin-1"), _text(value)) for name, value in headers])
+def _fields(headers: RawHeaders) -> CIMultiDict[str] | None:
+    """Give the fields as text, which aiohttp encodes as UTF-8; None where that changes octets."""
+    try:
+        return CIMultiDict(
+            [(name.decode("ascii"), value.decode("utf-8")) for name, value in headers]
+        )
+    except UnicodeDecodeError:
+        return None
+
+
+def _latin(headers: RawHeaders) -> CIMultiDict[str]:
+    """Give fields of a handshake whose octets are no UTF-8: what aiohttp can do for them."""
+    return CIMultiDict([(name.decode("ascii"), value.decode("latin-1")) for name, value in headers])
 
 
 @lru_cache(maxsize=256)
 def _url_of(origin: str, target: bytes) -> URL:
     # RFC 3986 allows only ASCII; other octets are sent percent-encoded, which means the same.
-    return URL(origin + quote(target, safe=_ASCII_PRINTABLE), encoded=True)
+    return URL(origin + _quoted(target).decode("ascii"), encoded=True)
+
+
+def _quoted(target: bytes) -> bytes:
+    return quote(target, safe=_ASCII_PRINTABLE).encode("ascii")
 
 
 _ASCII_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-
-
-def _text(value: bytes) -> str:
-    """Decode a field value so that aiohttp, which encodes UTF-8, sends the same octets."""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 @contextmanager
