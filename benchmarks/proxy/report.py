@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import statistics
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,10 +111,10 @@ def _lines(results: Results) -> Iterator[str]:
     yield "# What the proxy costs"
     yield ""
     yield (
-        "Written by `python benchmarks/proxy_bench.py --write`; all numbers are of one run on one "
+        "Written by `python benchmarks/proxy_bench.py --write`; all numbers are of one run on one\n"
         "machine, so that only their ratios mean something."
     )
-    yield from ("", f"Machine: {_machine()}.", "")
+    yield from ("", f"Commit {_commit()}. Machine: {_machine()}.", "")
     yield from _method(results)
     for name, reason in results.out.items():
         yield from ("", f"**{name} was not measured:** {' '.join(reason.split())}")
@@ -152,9 +153,8 @@ processor time, and ours is interpreted: aiohttp's client, uvicorn's parsing and
 request rules (which decode the body once), the access line and what holds them together each
 take a part, and none of them most (`py-spy record` on a saturated process shows it). At one
 connection the plain proxy does not yet suffer from its connection pool, which is what the goal
-was measured against. Streams at 128 connections are bound by the same: an event costs the reads
-and writes of two sockets in Python, where vllm-router's are compiled. More workers
-(`VLLM_ADMISSION_WORKERS`) or replicas are the way to more than one processor's worth.\
+was measured against. More workers (`VLLM_ADMISSION_WORKERS`) or replicas are the way to more than
+one processor's worth.\
 """
 _METHOD = """\
 The backend is a raw ASGI application (`benchmarks/proxy/upstream.py`) under uvicorn with uvloop
@@ -177,6 +177,11 @@ def _method(results: Results) -> Iterator[str]:
     from benchmarks.proxy.upstream import EVENTS
 
     yield _METHOD.format(events=EVENTS, seconds=results.seconds, repeats=results.repeats)
+
+
+def _commit() -> str:
+    command = ("git", "describe", "--always", "--dirty", "--exclude=*")
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _machine() -> str:
