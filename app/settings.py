@@ -167,7 +167,14 @@ class Settings(BaseSettings):
         2.0,
         ge=0,
         description="Seconds between questions to the `/health` of each backend where there are "
-        "several; one that is not well is asked only where none is. 0 asks never.",
+        "several, or readiness hangs on it; one that is not well gets requests only where none is. "
+        "0 asks never.",
+    )
+    unready_without_backend: bool = Field(
+        False,
+        description="Fail /readyz until a backend is well, from the third round of questions in a "
+        "row on in which none is, and until the second in a row in which one is again. For a proxy "
+        "of its own; in vLLM's pod leave it to vLLM's readiness probe.",
     )
     drain_delay: float = Field(
         0.0,

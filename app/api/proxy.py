@@ -67,7 +67,8 @@ class RequestGate:
         """Prepare for the backend of `settings`; `config` is what it was started with.
 
         Raises:
-            InvalidEnvelope: the backend URL is none, or a setting about request rules is wrong.
+            InvalidEnvelope: the backend URL is none, a setting about request rules is wrong, or
+                settings contradict each other.
         """
         self._settings = settings
         self._tracing = tracing
@@ -110,6 +111,7 @@ class RequestGate:
         self._config = config
         self._drift_metrics = DriftMetrics(registry)
         self._drift: DriftMonitor | None = None
+        self._health: HealthMonitor | None = None
         self._watching: list[asyncio.Task[None]] = []
 
     @property
@@ -123,6 +125,8 @@ class RequestGate:
         checks = {"not-draining": "the server is about to end" if self._ending else None}
         if self._settings.drift_is_unready and self._drift is not None:
             checks["no-drift"] = "; ".join(self._drift.remarks) if self._drift.drifted else None
+        if self._settings.unready_without_backend:
+            checks["backend"] = self._health.absence if self._health else "not asked yet"
         return checks
 
     @property
@@ -187,9 +191,9 @@ class RequestGate:
 
     def _watch_health(self, fleet: Fleet) -> None:
         interval = self._settings.health_interval
-        if interval and len(fleet.members) > 1:
-            monitor = HealthMonitor(fleet, interval, self._settings.connect_timeout)
-            self._watching.append(asyncio.create_task(monitor.run()))
+        if interval and (len(fleet.members) > 1 or self._settings.unready_without_backend):
+            self._health = HealthMonitor(fleet, interval, self._settings.connect_timeout)
+            self._watching.append(asyncio.create_task(self._health.run()))
 
     def _watch_drift(self, fleet: Fleet) -> None:
         version = self._config.catalogue.vllm_version if self._config else None
@@ -246,6 +250,11 @@ def relay_routes(gate: RequestGate) -> list[BaseRoute]:
 
 
 def _backend_urls(settings: Settings) -> list[httpx.URL]:
+    if settings.unready_without_backend and not (settings.backend_url and settings.health_interval):
+        raise InvalidEnvelope(
+            "VLLM_ADMISSION_UNREADY_WITHOUT_BACKEND: the service would never be ready: it needs "
+            "VLLM_ADMISSION_BACKEND_URL, and a VLLM_ADMISSION_HEALTH_INTERVAL that is not 0"
+        )
     if settings.backend_url is None:
         return []
     try:

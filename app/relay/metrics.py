@@ -126,7 +126,7 @@ class FleetMetrics:
         """Register the instruments; a registry takes one set only."""
         self._healthy = Gauge(
             "vllm_admission_backend_healthy",
-            "1 while the circuit breaker is closed and, of several backends, its /health is fine.",
+            "1 while the circuit breaker is closed and /health, where it is asked for, is fine.",
             ["backend"],
             multiprocess_mode="livemin",
             registry=registry,

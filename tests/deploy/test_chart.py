@@ -279,6 +279,28 @@ def test_a_changed_configuration_starts_the_pods_anew(programs: Programs) -> Non
     assert checksum("vllm serve m") == checksum("vllm serve m") != checksum("vllm serve n")
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ((), "true"),
+        (("settings.unready_without_backend=false",), "false"),
+        (("settings.health_interval=0",), None),
+        # A webhook that waits for vLLM would keep away the pods of that vLLM.
+        (("webhook.enabled=true",), None),
+        (("proxy.enabled=false",), None),
+    ],
+)
+def test_only_a_proxy_of_its_own_waits_for_its_backend(
+    programs: Programs, values: tuple[str, ...], wanted: str | None
+) -> None:
+    (deployment,) = find(
+        programs.template(*VARIANTS["proxy"], "settings.workers=1", *values), "Deployment"
+    )
+    (gate,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = [v for v in gate["env"] if v["name"] == "VLLM_ADMISSION_UNREADY_WITHOUT_BACKEND"]
+    assert [v["value"] for v in given] == ([] if wanted is None else [wanted])
+
+
 def test_the_largest_body_fits_into_the_memory(programs: Programs) -> None:
     """Measured: a body takes five times its size, a process 120 MiB, and one that replays 90."""
     values = yaml.safe_load((programs.chart / "values.yaml").read_text())
