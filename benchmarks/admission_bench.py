@@ -5,13 +5,12 @@
 Each review is another one: its command differs, so that nothing is remembered from the one before.
 Half of them are creations, half updates with the old object (judged where the new one is refused).
 The share of a review that is decoding and encoding JSON is measured on the same bodies. Times are
-CPU times on one core. Exit code 1 if the 99th percentile of a validating review is 10 ms or more.
+CPU times on one core. Exit code 1 if the 99th percentile is 10 ms or more.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import time
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.catalogue import CatalogueLibrary
 from app.documents import decode_json, encode_json
+from app.event_loop import keep_for_good
 from app.kubernetes.mode import Mode
 from app.kubernetes.review import Decision, mutated, validated
 from app.proposal.envelope import Envelope
@@ -122,8 +122,7 @@ def main() -> int:
         return encode_json(mutated(decode_json(body.decode()), mending, "").body)
 
     bodies = [review(number) for number in range(options.reviews)]
-    gc.collect()
-    gc.freeze()  # as the service does when it has started
+    keep_for_good()  # as the service does when it has started
     refused = sum(decide(body).decision == "refused" for body in bodies)
     size = sum(map(len, bodies)) / len(bodies) / 1000
     print(f"{len(bodies)} reviews of {size:.0f} KB on average, {refused} refused")
@@ -134,7 +133,7 @@ def main() -> int:
         ratio = half / base
         print(f"{name:9} p50 {half:5.2f} ms  p99 {most:5.2f} ms  ({ratio:.1f}x JSON alone)")
     print(f"JSON alone p50 {base:5.2f} ms")
-    return int(results["validate"][1] >= GOAL_MS)
+    return int(any(most >= GOAL_MS for _, most in results.values()))
 
 
 if __name__ == "__main__":
