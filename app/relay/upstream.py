@@ -183,9 +183,11 @@ class Backend:
         try:
             fields = _fields(headers)
             if fields is None:
-                return await self._exact.send(
+                exact = await self._exact.send(
                     method, self.url, _quoted(self._prefix + target), headers, body, self._left
                 )
+                exact.request = self._asked
+                return exact
             response = await self._session.request(
                 method,
                 _url_of(self._origin, self._prefix + target),

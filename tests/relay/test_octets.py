@@ -51,6 +51,19 @@ async def test_every_octet_arrives(value: str, target: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_redirect_to_the_backend_leads_to_the_gate() -> None:
+    async def script(_: Seen, peer: Peer) -> None:
+        location = f"location: {backend.url}/elsewhere"
+        await peer.answer(b"", location, status="307 Temporary Redirect")
+
+    async with scene(script) as (backend, _, client):
+        plain = await client.ask("GET", "/x")
+        latin = await client.ask("GET", "/x", LATIN)
+    assert latin.status == plain.status == 307
+    assert latin.first("location") == plain.first("location") != f"{backend.url}/elsewhere"
+
+
+@pytest.mark.asyncio
 async def test_a_large_body_arrives_whole() -> None:
     body = b"x" * (3 * 2**20)
     async with faulty_backend(_echo) as backend, gate_to(backend.url) as gate:
