@@ -12,7 +12,7 @@ from app.kubernetes.containers import servers_in
 from app.kubernetes.manifest import manifest_of
 from app.proposal.envelope import Envelope
 from app.validation import judge
-from app.verdict.finding import Finding
+from app.verdict.finding import Finding, Severity
 from tests.kubernetes.support import LIBRARY, container, deployment, pod
 
 SHM = "/dev/shm"  # noqa: S108 - a path in the container
@@ -62,6 +62,37 @@ def test_a_group_of_pods_is_counted_together(
     size: int, args: list[str], gpus: int, short: bool
 ) -> None:
     assert ("group-devices" in rules(lws(size, "m", *args, gpus=gpus))) is short
+
+
+_SERVE = "vllm serve m -tp 8 -pp 2"
+
+
+@pytest.mark.parametrize(
+    ("size", "script", "mended"),
+    [
+        (2, f"bash multi-node-serving.sh leader --ray_cluster_size=$(SIZE); {_SERVE}", True),
+        (2, f"ray start --head --port=6379 && {_SERVE}", True),
+        (1, f"ray start --head && {_SERVE}", False),
+        (2, f"cp -r /x/ray /y; {_SERVE}", False),
+        (2, _SERVE, False),
+    ],
+)
+def test_a_replica_over_a_ray_cluster_needs_the_executor_named(
+    size: int, script: str, mended: bool
+) -> None:
+    """vLLM no longer finds out by itself that other nodes have the GPUs."""
+    group = lws(size, gpus=8)
+    spec = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    spec["containers"][0] |= {"command": ["sh", "-c", script], "args": None}
+    (server,) = servers_in([manifest_of(group)])
+    (verdict,) = judge(Envelope(proposal=server), LIBRARY, "0.32.0")
+    assert [f.rule for f in verdict.findings if f.severity is Severity.ERROR] == [
+        "parallel-world-exceeds-devices"
+    ]
+    assert verdict.corrected is not None
+    assert verdict.corrected["safe"] is mended
+    ray = f"{script} --distributed-executor-backend ray"
+    assert (json.dumps(ray)[1:-1] in verdict.corrected["kubernetes"]) is mended
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -37,6 +38,8 @@ AREA: Final = "parallel"
 _IDS: Final = "device_ids"
 _POST_INIT: Final = "vllm/config/parallel.py::ParallelConfig.__post_init__"
 _RESOLVE: Final = "vllm/engine/arg_utils.py::EngineArgs._resolve_device_ids"
+# `ray start`, `ray symmetric-run`, or a script that is told of the cluster (`--ray_cluster_size`).
+_RAY: Final = re.compile(r"(?<![\w/])ray +(?:start|symmetric-run)\b|--ray_[a-z]")
 _WORKER: Final = "vllm/v1/worker/gpu_worker.py::Worker.init_device"
 
 
@@ -77,7 +80,7 @@ def world_exceeds(config: ServeConfig) -> Iterator[Finding]:
     yield world_exceeds.finding(
         f"{_product(config)} needs {needed} GPUs a replica, and the node has {present}",
         location=_place(config),
-        fix=_fitting(config, present),
+        fix=_over_ray(config, needed, present) or _fitting(config, present),
         engine_message=f"World size ({needed}) is larger than the number of available GPUs "
         f"({present}) in this node.",
         evidence={"needed": needed, "devices": present},
@@ -102,6 +105,18 @@ def _product(config: ServeConfig) -> str:
 def _place(config: ServeConfig) -> Location | None:
     places = (config.place(dest) for dest in (TP, PP, PCP, DP))
     return next((place for place in places if place is not None), config.place("model"))
+
+
+def _over_ray(config: ServeConfig, needed: int, present: int) -> Fix | None:
+    """Name the executor where a container starts a Ray cluster over a group that has the GPUs."""
+    workload = config.workload
+    if workload is None or present * workload.group_size < needed:
+        return None
+    words = (workload.container.get(key) for key in ("command", "args"))
+    texts = [text for part in words if isinstance(part, list) for text in part]
+    if not any(isinstance(text, str) and _RAY.search(text) for text in texts):
+        return None
+    return Fix("spread the replica over the Ray cluster", (SetFlag(EXECUTOR, "ray"),), safe=True)
 
 
 def _fitting(config: ServeConfig, present: int) -> Fix | None:
