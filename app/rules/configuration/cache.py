@@ -16,6 +16,7 @@ from app.rules.derived.parallel import size
 from app.rules.registry import rule
 from app.rules.speculation import speculation_of
 from app.serve_config.serve_config import ServeConfig
+from app.serve_config.suggest import nearest
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag, SetFlag
 
@@ -26,6 +27,7 @@ _EAGLE_LIKE: Final = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})
 _NO_MANAGER: Final = "disable_hybrid_kv_cache_manager"
 _CHUNKED: Final = "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE"
 _SHARED: Final = "kv_sharing_fast_prefill"
+_DTYPE: Final = "kv_cache_dtype"
 
 _DEEPSEEK: Final[dict[str, Any]] = {
     "architectures": ["DeepseekV2ForCausalLM"],
@@ -330,6 +332,46 @@ def interleave_block(config: ServeConfig) -> Iterator[Finding]:
 
 
 @rule(
+    id="cache-dtype-unknown",
+    title="This vLLM has no such type of KV cache",
+    explanation="From 0.33 on `--kv-cache-dtype` takes any word, since a platform may register "
+    "types of its own, and the configuration check refuses what is neither vLLM's nor registered. "
+    "None of vLLM's own platforms registers any.",
+    remedy="Use a type that the message lists.",
+    severity=Severity.ERROR,
+    area=AREA,
+    source="vllm/config/cache.py::CacheConfig._validate_cache_dtype",
+    versions=">=0.33",
+    bad=(
+        Example("vllm serve m --kv-cache-dtype fp9"),
+        Example("vllm serve m --kv-cache-dtype FP8"),
+        Example("vllm serve m --kv-cache-dtype int8", model_config=DENSE),
+    ),
+    good=(
+        Example("vllm serve m --kv-cache-dtype fp8"),
+        Example("vllm serve m --kv-cache-dtype octave_k3v4"),
+        Example("vllm serve m"),
+    ),
+)
+def dtype_unknown(config: ServeConfig) -> Iterator[Finding]:
+    """Look the name up among those that the option's help lists."""
+    used, known = config[_DTYPE], config.catalogue.by_dest[_DTYPE].suggested
+    if not isinstance(used, str) or not known or used in known:
+        return
+    near = nearest(used, known, 1)
+    yield dtype_unknown.finding(
+        f"--kv-cache-dtype must be one of {', '.join(known)}, not {used!r}",
+        location=config.place(_DTYPE),
+        fix=Fix(
+            f"use --kv-cache-dtype {near[0]}" if near else "leave the type to vLLM",
+            (SetFlag(_DTYPE, near[0]) if near else RemoveFlag(_DTYPE),),
+            safe=False,
+        ),
+        engine_message=f"Invalid kv_cache_dtype: {used!r}",
+    )
+
+
+@rule(
     id="cache-nvfp4-mla",
     title="An NVFP4 KV cache does not go with MLA",
     explanation="The NVFP4 layout packs keys and values of heads; multi-head latent attention "
@@ -347,14 +389,14 @@ def interleave_block(config: ServeConfig) -> Iterator[Finding]:
 )
 def nvfp4(config: ServeConfig) -> Iterator[Finding]:
     """Look for the dtype with a latent cache."""
-    dtype = config["kv_cache_dtype"]
+    dtype = config[_DTYPE]
     if not isinstance(dtype, str) or not dtype.startswith("nvfp4") or dtype.endswith("_ds_mla"):
         return
     if uses_mla(config):
         yield nvfp4.finding(
             f"--kv-cache-dtype {dtype} does not go with a model that runs MLA",
-            location=config.place("kv_cache_dtype"),
-            fix=Fix("use --kv-cache-dtype fp8", (SetFlag("kv_cache_dtype", "fp8"),), safe=False),
+            location=config.place(_DTYPE),
+            fix=Fix("use --kv-cache-dtype fp8", (SetFlag(_DTYPE, "fp8"),), safe=False),
             engine_message="nvfp4 KV cache is not supported with MLA",
         )
 
@@ -375,9 +417,9 @@ def nvfp4(config: ServeConfig) -> Iterator[Finding]:
 )
 def packed(config: ServeConfig) -> Iterator[Finding]:
     """Look for a packed format."""
-    dtype = config["kv_cache_dtype"]
+    dtype = config[_DTYPE]
     if isinstance(dtype, str) and (dtype.startswith("turboquant_") or dtype == "ultraquant_4bit"):
         yield packed.finding(
             f"with --kv-cache-dtype {dtype} the first and last layers keep the model's dtype",
-            location=config.place("kv_cache_dtype"),
+            location=config.place(_DTYPE),
         )
