@@ -250,7 +250,8 @@ def generation_config(config: ServeConfig, configs: ModelConfigs) -> Mapping[str
         Unavailable: it is nowhere, or what is there cannot be read.
     """
     try:
-        if config["generation_config"] != "auto":
+        # With "vllm" it gives no defaults, but its end-of-sequence ids all the same.
+        if config["generation_config"] not in ("auto", "vllm"):
             return None
         model = config["hf_config_path"] or config["model"]
         revision = config["revision"]

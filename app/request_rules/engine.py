@@ -21,8 +21,8 @@ _TABLES = "v1/worker/gpu/sample/logit_bias.py::LogitBiasState.add_request"
 _MAX_ALLOWED = 1024
 _MAX_BIASES = 1024
 _MAX_STOPS = 128
-# Of those, the end-of-sequence ids of the tokenizer and of generation_config.json take some, which
-# the gate does not see: three with Llama 3, five with the most there are.
+# Of those, the end-of-sequence ids of the tokenizer and of generation_config.json take some: three
+# with Llama 3, five with the most there are.
 _END_IDS = 5
 _LARGEST = 2**31 - 1
 # No context is as long, so that smaller outputs need no look at the prompt.
@@ -248,8 +248,9 @@ def logit_bias_finite(request: GenerationRequest, served: Served) -> Iterator[Fi
         id="request-stop-token-ids",
         explanation="While `min_tokens` is not reached, Model Runner V2 masks the stop ids from "
         "rows of 128. The end-of-sequence ids of the tokenizer and of generation_config.json are "
-        "added to them, which the gate does not see: it counts those of config.json, or one where "
-        f"that is not known, and tells of more than {_MAX_STOPS - _END_IDS}. {_DIES}",
+        "added to them. Where the gate has generation_config.json it counts those, and tells where "
+        "one more of the tokenizer's would be too many. Else it counts one, unless all of "
+        f"config.json's are sent, and tells of more than {_MAX_STOPS - _END_IDS}. {_DIES}",
         remedy="Send fewer stop_token_ids, or no min_tokens.",
         bad=(
             RequestExample(
@@ -282,12 +283,11 @@ def stop_token_ids(request: GenerationRequest, served: Served) -> Iterator[Findi
     if (request.integer("min_tokens") or 0) < 1 or request.integers("trace_decode_token_ids"):
         return
     ids = set(request.integers("stop_token_ids"))
-    # A model has one of them at least; with 128 beside it 0.28.0 and 0.32.0 ended.
-    ends = 1 if served.end_ids is None else len(served.end_ids - ids)
-    if len(ids) + ends > _MAX_STOPS:
-        most = _MAX_STOPS - ends
+    least, most_ends = _ends(ids, served)
+    if len(ids) + least > _MAX_STOPS:
+        most = _MAX_STOPS - least
         yield from _overflow(stop_token_ids, request, served, "stop_token_ids", len(ids), most)
-    elif len(ids) + _END_IDS > _MAX_STOPS and served.runs_v2 is not False:
+    elif len(ids) + most_ends > _MAX_STOPS and served.runs_v2 is not False:
         yield stop_token_ids.finding(
             request,
             "stop_token_ids",
@@ -453,6 +453,20 @@ def _all_bounded(biases: Collection[object]) -> bool:
 def _is_unbounded(bias: object) -> bool:
     number = as_number(bias)
     return number is not None and (math.isnan(number) or number == math.inf)
+
+
+def _ends(ids: set[int], served: Served) -> tuple[int, int]:
+    """How many end-of-sequence ids vLLM adds to `ids`: at least, and at most.
+
+    Source: `sampling_params.py::SamplingParams.update_from_generation_config`.
+    """
+    known, others = served.generation_end_ids, int(served.has_tokenizer is not False)
+    if known or (known is not None and not others):
+        added = len(known - ids)
+        return added, added + others
+    # A model has one of them at least; with 128 beside it 0.28.0 and 0.32.0 ended.
+    least = 1 if served.end_ids is None or served.end_ids - ids else 0
+    return least, _END_IDS if known is None else 1
 
 
 def _has_table_fields(request: GenerationRequest) -> bool:

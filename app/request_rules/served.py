@@ -56,6 +56,7 @@ class Served:
         max_n, max_bad_words: `VLLM_MAX_N_SEQUENCES` and `VLLM_MAX_NUM_BAD_WORDS`.
         max_bad_word_tokens: `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`.
         end_ids: `eos_token_id` of config.json.
+        generation_end_ids: that of generation_config.json; empty if it has none.
         has_tokenizer: whether the server loads one.
         has_tool_parser: whether `--tool-call-parser` is given.
         root_path: `--root-path`, which vLLM takes off before it looks for the route.
@@ -82,6 +83,7 @@ class Served:
     max_bad_words: int | None = None
     max_bad_word_tokens: int | None = None
     end_ids: frozenset[int] | None = None
+    generation_end_ids: frozenset[int] | None = None
     has_tokenizer: bool | None = None
     has_tool_parser: bool | None = None
     root_path: str = ""
@@ -135,6 +137,7 @@ def served_by(config: ServeConfig, generation: Mapping[str, Any] | None = None) 
         max_bad_words=_known(lambda: _number(config, "VLLM_MAX_NUM_BAD_WORDS")),
         max_bad_word_tokens=_known(lambda: _number(config, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS")),
         end_ids=_known(lambda: _end_ids(config)),
+        generation_end_ids=_known(lambda: _generation_end_ids(config, generation)),
         has_tokenizer=_known(lambda: _has_tokenizer(config)),
         has_tool_parser=_known(lambda: config["tool_call_parser"] is not None),
         root_path=_known(lambda: str(config["root_path"] or "")) or "",
@@ -147,9 +150,25 @@ def _speculates(config: ServeConfig) -> bool:
 
 
 def _end_ids(config: ServeConfig) -> frozenset[int] | None:
-    given = hf_value(config, "eos_token_id")
+    return _as_ids(hf_value(config, "eos_token_id")) or None
+
+
+def _generation_end_ids(
+    config: ServeConfig, generation: Mapping[str, Any] | None
+) -> frozenset[int] | None:
+    """Give those of `generation`, which vLLM reads with `--generation-config vllm` as well.
+
+    Source: `config/model.py::ModelConfig.try_get_generation_config`.
+    """
+    if generation is None or config["generation_config"] not in ("auto", "vllm"):
+        return None
+    given = generation.get("eos_token_id")
+    return frozenset() if given is None else _as_ids(given)
+
+
+def _as_ids(given: Any) -> frozenset[int] | None:
     ids = given if isinstance(given, list) else [given]
-    return frozenset(ids) if ids and all(type(token) is int for token in ids) else None
+    return frozenset(ids) if all(type(token) is int for token in ids) else None
 
 
 def _has_tokenizer(config: ServeConfig) -> bool:

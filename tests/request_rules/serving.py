@@ -16,15 +16,18 @@ _LIBRARY = CatalogueLibrary()
 
 
 def served_by_command(
-    command: str, version: str = "0.32.0", model: dict[str, Any] | None = None
+    command: str,
+    version: str = "0.32.0",
+    model: dict[str, Any] | None = None,
+    generation: dict[str, Any] | None = None,
 ) -> Served:
-    """Resolve `vllm serve …`; `model` is its config.json."""
-    return _served(command, version, None if model is None else json.dumps(model))
+    """Resolve `vllm serve …`; `model` is its config.json, `generation` generation_config.json."""
+    return _served(command, version, json.dumps(model), json.dumps(generation))
 
 
 @cache
-def _served(command: str, version: str, model: str | None) -> Served:
+def _served(command: str, version: str, model: str, generation: str) -> Served:
     resolution = resolve(parse_command(command), _LIBRARY.get(version))
     assert resolution.config is not None, resolution.findings
-    facts = None if model is None else json.loads(model)
-    return served_by(replace(resolution.config, model_config=facts, memo={}))
+    config = replace(resolution.config, model_config=json.loads(model), memo={})
+    return served_by(config, json.loads(generation))

@@ -175,13 +175,49 @@ def test_a_beam_search_has_no_top_k_whatever_the_request_says(route: Route) -> N
         (128, {"eos_token_id": 1000}, "error"),
         (128, {"eos_token_id": [1000, 1001]}, "error"),
         (128, {"eos_token_id": [1000, 5]}, "error"),
-        (127, {"eos_token_id": [1000, 1001]}, "error"),
+        # generation_config.json may have one of them only.
+        (127, {"eos_token_id": [1000, 1001]}, "warning"),
     ],
 )
 def test_the_end_of_sequence_ids_count_where_they_are_known(
     count: int, model: dict[str, Any], verdict: str | None
 ) -> None:
     served = served_by_command("VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m", model=model)
+    body = {"min_tokens": 1, "stop_token_ids": list(range(count))}
+    raw = json.dumps({"token_ids": [1], "sampling_params": body}).encode()
+    findings = dict(RequestChecker(served).examine(Route.GENERATE, raw).findings)
+    assert findings.get("request-stop-token-ids") == verdict
+
+
+@pytest.mark.parametrize(
+    ("count", "eos", "command", "verdict"),
+    [
+        (125, [1000, 1001], "", None),
+        # The tokenizer's own may come to them, and comes to none with `--tokens-only`.
+        (126, [1000, 1001], "", "warning"),
+        (126, [1000, 1001], "--tokens-only", None),
+        (127, [1000, 1001], "", "error"),
+        (127, [1000, 1001], "--generation-config vllm", "error"),
+        (127, [1000, 1001], "--generation-config /elsewhere", "warning"),
+        (127, [1000, 5], "--tokens-only", None),
+        (127, 1000, "", "warning"),
+        (128, 1000, "", "error"),
+        (128, 5, "", "warning"),
+        (128, 5, "--tokens-only", None),
+        (127, None, "", None),
+        (128, None, "", "error"),
+        (128, None, "--tokens-only", None),
+        (127, "x", "", "warning"),
+    ],
+)
+def test_the_end_of_sequence_ids_of_the_generation_config_are_those_that_count(
+    count: int, eos: Any, command: str, verdict: str | None
+) -> None:
+    served = served_by_command(
+        f"VLLM_USE_V2_MODEL_RUNNER=1 vllm serve m {command}",
+        model={"eos_token_id": [1000, 1001, 1002]},
+        generation={} if eos is None else {"eos_token_id": eos},
+    )
     body = {"min_tokens": 1, "stop_token_ids": list(range(count))}
     raw = json.dumps({"token_ids": [1], "sampling_params": body}).encode()
     findings = dict(RequestChecker(served).examine(Route.GENERATE, raw).findings)
