@@ -273,7 +273,7 @@ def _generation_config(config: ServeConfig, settings: Settings) -> Mapping[str, 
     try:
         return generation_config(config, configs_of(settings))
     except Unavailable as reason:
-        _log.info("the model's sampling defaults are not known", reason=str(reason))
+        _log.info("the model's generation_config.json is not known", reason=str(reason))
         return None
 
 

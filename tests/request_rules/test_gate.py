@@ -102,6 +102,23 @@ async def test_unseen_sampling_defaults_refuse_nothing(tmp_path: Path, text: str
     assert (await _completion(model_root=tmp_path)).status_code == 200
 
 
+@pytest.mark.parametrize("mode", ["auto", "vllm", "/elsewhere"])
+def test_the_end_ids_of_the_generation_config_are_seen_where_it_gives_no_defaults(
+    tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "toy").mkdir()
+    text = json.dumps({"eos_token_id": [3, 5], "temperature": 0.6})
+    (tmp_path / "toy" / "generation_config.json").write_text(text)
+    settings = Settings(
+        serve_config=f"vllm serve toy --generation-config {mode}",
+        vllm_version=VERSION,
+        model_root=tmp_path,
+    )
+    served = create_app(settings).state.gates.request_gate.served
+    assert served.generation_end_ids == (None if mode == "/elsewhere" else {3, 5})
+    assert served.temperature.value == {"auto": 0.6, "vllm": 1.0, "/elsewhere": None}[mode]
+
+
 async def _completion(**given: Any) -> httpx.Response:
     """Ask without top_k a server whose defaults are the model's."""
     command = COMMAND.replace(" --generation-config vllm", "")
