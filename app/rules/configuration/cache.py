@@ -14,9 +14,9 @@ from app.rules.declaration import Example
 from app.rules.derived.model import text_value, uses_mla
 from app.rules.derived.parallel import size
 from app.rules.registry import rule
+from app.rules.replacement import nearest_or_none
 from app.rules.speculation import speculation_of
 from app.serve_config.serve_config import ServeConfig
-from app.serve_config.suggest import nearest
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag, SetFlag
 
@@ -358,15 +358,10 @@ def dtype_unknown(config: ServeConfig) -> Iterator[Finding]:
     used, known = config[_DTYPE], config.catalogue.by_dest[_DTYPE].suggested
     if not isinstance(used, str) or not known or used in known:
         return
-    near = nearest(used, known, 1)
     yield dtype_unknown.finding(
         f"--kv-cache-dtype must be one of {', '.join(known)}, not {used!r}",
         location=config.place(_DTYPE),
-        fix=Fix(
-            f"use --kv-cache-dtype {near[0]}" if near else "leave the type to vLLM",
-            (SetFlag(_DTYPE, near[0]) if near else RemoveFlag(_DTYPE),),
-            safe=False,
-        ),
+        fix=nearest_or_none(_DTYPE, used, known),
         engine_message=f"Invalid kv_cache_dtype: {used!r}",
     )
 

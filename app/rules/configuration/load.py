@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Final
 
 from app.rules.declaration import Example
 from app.rules.registry import rule
+from app.rules.replacement import nearest_or_none
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding, Severity
-from app.verdict.fix import Fix, RemoveFlag, SetFlag
+from app.verdict.fix import Fix, RemoveFlag
 
 AREA: Final = "load"
 FORMAT: Final = "load_format"
@@ -92,16 +92,11 @@ def format_unknown(config: ServeConfig) -> Iterator[Finding]:
     known = config.catalogue.registries.get("load_formats", ())
     if used in known or not known:
         return
-    near = difflib.get_close_matches(used, known, 1)
     yield format_unknown.finding(
         f"--load-format {used} is none of the {len(known)} formats of "
         f"{config.catalogue.vllm_version}: {', '.join(known)}; without a plugin that brings it, "
         "vLLM ends when it loads the weights",
         location=config.place(FORMAT),
-        fix=Fix(
-            f"use {near[0]}" if near else "let vLLM choose",
-            (SetFlag(FORMAT, near[0]) if near else RemoveFlag(FORMAT),),
-            safe=False,
-        ),
+        fix=nearest_or_none(FORMAT, used, known),
         engine_message=f"Load format `{used}` is not supported",
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Final
 
 from app.rules.declaration import Example
 from app.rules.registry import rule
+from app.rules.replacement import nearest_or_none
 from app.serve_config.serve_config import ServeConfig
+from app.serve_config.suggest import nearest
 from app.verdict.finding import Finding, Severity
 from app.verdict.fix import Fix, RemoveFlag, SetFlag
 
@@ -140,14 +141,12 @@ def reasoning_parser(config: ServeConfig) -> Iterator[Finding]:
         return
     if config["reasoning_parser_plugin"]:
         return
-    near = difflib.get_close_matches(name, known, n=1)
+    near = nearest(name, known, 1)
     yield reasoning_parser.finding(
         f"{name!r} is no reasoning parser of vLLM {config.catalogue.vllm_version}"
         f"{f'; did you mean {near[0]}?' if near else ''}",
         location=config.place("reasoning_parser"),
-        fix=Fix(f"use {near[0]}", (SetFlag("reasoning_parser", near[0]),), safe=False)
-        if near
-        else Fix("drop --reasoning-parser", (RemoveFlag("reasoning_parser"),), safe=False),
+        fix=nearest_or_none("reasoning_parser", name, known),
     )
 
 
