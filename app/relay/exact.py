@@ -5,24 +5,25 @@ They are rare (a name in Latin-1), so that httpx's own transport is fast enough 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import httpx
 
 from app.relay.headers import RawHeaders
 
-# A connection for each: with none kept, none turns out to be closed.
-_LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+_LIMITS: Final = httpx.Limits(max_connections=1, max_keepalive_connections=0)
 
 
 class ExactSender:
-    """Sends every octet as it is. The transport is made with the first request."""
+    """Sends every octet as it is."""
 
     def __init__(self, *, connect_timeout: float, idle_timeout: float) -> None:
         """Take the timeouts of the backend, in seconds."""
         self._timeouts = {"connect": connect_timeout, "read": idle_timeout, "write": idle_timeout}
-        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._open: set[httpx.AsyncHTTPTransport] = set()
+        self._trust: ssl.SSLContext | None = None
 
     async def send(
         self,
@@ -33,15 +34,18 @@ class ExactSender:
         body: bytes | AsyncIterator[bytes] | None,
         on_close: Callable[[], None],
     ) -> httpx.Response:
-        """Send as `Backend.send` does; to `target` at the server of `url`.
+        """Send as `Backend.send` does, to `target` at the server of `url`.
 
         `on_close` is called once, when the response is closed, if there is one.
 
         Raises:
             httpx.TransportError: see `app.relay.faults.fault_of`.
         """
-        if self._transport is None:
-            self._transport = httpx.AsyncHTTPTransport(limits=_LIMITS, trust_env=False)
+        if self._trust is None:
+            self._trust = ssl.create_default_context()  # as aiohttp has it
+        # One for each request: a common one looks at all of its connections for every request.
+        transport = httpx.AsyncHTTPTransport(self._trust, limits=_LIMITS, trust_env=False)
+        self._open.add(transport)
         request = httpx.Request(
             method,
             url,
@@ -49,29 +53,47 @@ class ExactSender:
             content=body,
             extensions={"timeout": self._timeouts, "target": target},
         )
-        response = await self._transport.handle_async_request(request)
+        try:
+            response = await transport.handle_async_request(request)
+        except BaseException:
+            await self._close(transport)
+            raise
         assert isinstance(response.stream, httpx.AsyncByteStream)  # noqa: S101 - the transport's
-        response.stream = _Told(response.stream, on_close)
+
+        async def close() -> None:
+            on_close()
+            await self._close(transport)
+
+        response.stream = _Told(response.stream, close)
         return response
 
     async def aclose(self) -> None:
         """Close every connection."""
-        if self._transport is not None:
-            await self._transport.aclose()
+        for transport in tuple(self._open):
+            await self._close(transport)
+
+    async def _close(self, transport: httpx.AsyncHTTPTransport) -> None:
+        self._open.discard(transport)
+        await transport.aclose()
 
 
 class _Told(httpx.AsyncByteStream):
     """A body that tells when it is closed."""
 
-    def __init__(self, body: httpx.AsyncByteStream, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self, body: httpx.AsyncByteStream, on_close: Callable[[], Awaitable[None]]
+    ) -> None:
         self._body = body
-        self._on_close: Callable[[], None] | None = on_close
+        self._on_close: Callable[[], Awaitable[None]] | None = on_close
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return aiter(self._body)
 
     async def aclose(self) -> None:
         told, self._on_close = self._on_close, None
-        if told is not None:
-            told()
-        await self._body.aclose()
+        if told is None:
+            return
+        try:
+            await self._body.aclose()
+        finally:
+            await told()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from app.relay.upstream import Backend
-from tests.relay.faulty import Peer, Seen, faulty_backend
+from tests.relay.faulty import Peer, Seen, faulty_backend, stream_that_waits
 from tests.relay.harness import Gate, client_of, eventually, gate_to, scene
 from tests.relay.test_fleet import closed_port
 
@@ -93,6 +93,28 @@ async def test_a_client_that_leaves_ends_the_backends_request(streaming: bool) -
         async with asyncio.timeout(5):
             await backend.aborted.wait()
         await eventually(lambda: _in_flight(gate) == 0)
+
+
+@pytest.mark.asyncio
+async def test_many_at_a_time_leave_nothing_open() -> None:
+    go_on = asyncio.Event()
+
+    async def ask(port: int) -> bytes:
+        async with client_of(port) as client:
+            return (await client.ask("POST", "/v1/completions", LATIN, body=b"{}")).body
+
+    async with (
+        faulty_backend(stream_that_waits(go_on)) as backend,
+        gate_to(backend.url) as gate,
+        asyncio.TaskGroup() as group,
+    ):
+        asked = [group.create_task(ask(gate.port)) for _ in range(64)]
+        await eventually(lambda: backend.open == len(backend.seen) == 64)
+        go_on.set()
+        await asyncio.gather(*asked)
+        await eventually(lambda: backend.open == 0)
+        assert _in_flight(gate) == 0
+    assert {task.result() for task in asked} == {b"data: 1\n\ndata: [DONE]\n\n"}
 
 
 @pytest.mark.asyncio
