@@ -233,12 +233,20 @@ def _named_runtime(stream: Sequence[Manifest], name: object) -> Manifest | None:
     return None
 
 
+_LLM_PODS: Final[tuple[Path, ...]] = (
+    ("spec", "template"),
+    ("spec", "worker"),
+    ("spec", "prefill", "template"),
+    ("spec", "prefill", "worker"),
+)
+
+
 def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
     """Read an LLMInferenceService of KServe, whose containers may leave their command to it.
 
     KServe's own command is `vllm serve /mnt/models … ${VLLM_ADDITIONAL_ARGS}`.
     """
-    for at in (("spec", "template"), ("spec", "worker"), ("spec", "prefill", "template")):
+    for at in _LLM_PODS:
         pod = manifest.at(at)
         containers = pod.get("containers") if isinstance(pod, Mapping) else None
         for i, container in enumerate(_list(containers)):
@@ -255,14 +263,44 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
             if own:
                 maker.set("args", container.get("args"), (*place, "args"))
             else:
-                _llm_arguments(maker, container, place)
+                _llm_arguments(maker, container, place, _parallelism(manifest, at))
             yield maker.made("-".join(map(str, at[1:])) + " main", place, direct=own)
 
 
-def _llm_arguments(maker: Maker, container: Mapping[str, Any], place: Path) -> None:
+def _parallelism(manifest: Manifest, pod: Path) -> list[tuple[str, Path]]:
+    """Give the words that KServe makes of `parallelism`, each with the place it is made from.
+
+    Source: KServe, `config/llmisvcconfig`: every preset gives the tensor size, those of a group of
+    pods the sizes of data parallelism too, and the workers of a group have no API.
+    """
+    spec = pod[:-1]
+    at: Path = (*spec, "parallelism")
+    words: list[tuple[str, Path]] = []
+
+    def size(member: str, option: str) -> None:
+        value = manifest.at((*at, member))
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            words.extend((word, (*at, member)) for word in (option, str(value)))
+
+    size("tensor", "--tensor-parallel-size")
+    if isinstance(manifest.at((*spec, "worker")), Mapping):
+        size("data", "--data-parallel-size")
+        size("dataLocal", "--data-parallel-size-local")
+        if manifest.at((*at, "expert")) is True:
+            words.append(("--enable-expert-parallel", (*at, "expert")))
+        if pod[-1] == "worker" and words:
+            words.append(("--headless", pod))
+    return words
+
+
+def _llm_arguments(
+    maker: Maker, container: Mapping[str, Any], place: Path, parallelism: list[tuple[str, Path]]
+) -> None:
     """Make the arguments that KServe itself gives, with those of the variable."""
     maker.set("command", ["vllm", "serve"], place)
     maker.word(_MODELS, place)
+    for word, source in parallelism:
+        maker.word(word, source)
     variables: list[Any] = list(_list(container.get("env")))
     arguments: Path = (*place, "args")
     maker.plan.variables = (*place, "env")

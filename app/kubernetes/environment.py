@@ -21,6 +21,9 @@ from app.verdict.location import Location
 # What a variable is open for whose value comes from elsewhere: it names no shell variable.
 _ELSEWHERE = "secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef"
 
+_GROUP_KIND = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
+_PAIR = 2  # a leader and one worker, whose index is then known
+
 
 class Environment:
     """Reads a container's variables; `findings` are what came up."""
@@ -38,12 +41,42 @@ class Environment:
         variables: dict[str, Variable] = {}
         for variable in self._sources():
             variables[variable.name] = variable
+        group = {variable.name: variable for variable in self._group()}
+        variables.update(group)
         entries = self._manifest.at((*self._path, "env"))
         for i, entry in enumerate(entries if isinstance(entries, list) else ()):
             name = entry.get("name") if isinstance(entry, Mapping) else None
-            if isinstance(name, str) and name:
+            if isinstance(name, str) and name and name not in group:
                 variables[name] = self._entry(name, entry, (*self._path, "env", i), variables)
         return variables
+
+    def _group(self) -> Iterator[Variable]:
+        """Give what a LeaderWorkerSet's webhook sets, before the container's own `env`.
+
+        Source: LeaderWorkerSet, `pkg/utils/pod/pod_utils.go::AddLWSVariables`: its own win.
+        """
+        if (self._manifest.group, self._manifest.kind) != _GROUP_KIND:
+            return
+        template: Path = ("spec", "leaderWorkerTemplate")
+        size = self._manifest.at((*template, "size"))
+        known = 1 if size is None else size  # the default of the API
+        if not isinstance(known, int) or isinstance(known, bool) or known < 1:
+            known = None
+        index: int | None = None
+        if self._path[2] == "leaderTemplate" or known == 1:
+            index = 0
+        elif known == _PAIR and isinstance(
+            self._manifest.at((*template, "leaderTemplate")), Mapping
+        ):
+            index = 1
+        place: Path = (*template, "size") if size is not None else template
+        values = {"LWS_LEADER_ADDRESS": None, "LWS_GROUP_SIZE": known, "LWS_WORKER_INDEX": index}
+        for name, value in values.items():
+            at = replace(self._manifest.places.location(place), variable=name)
+            if value is None:
+                yield Variable(name, f"$({name})", at, (name,))
+            else:
+                yield Variable(name, str(value), at)
 
     def _entry(
         self, name: str, entry: Mapping[str, Any], path: Path, variables: Mapping[str, Variable]
