@@ -268,6 +268,8 @@ class _Parser:
             advice = "; it begins with a typographic dash, write --"
         elif token.text[:1] in "{[\"'":
             advice = "; it looks like JSON that a shell split, put it in single quotes"
+        elif token.text[:1] == "-" and len(token.text.split()) > 1:
+            advice = "; it is one word, blanks and all: give the option and its value as two"
         model = next((o for o in self._occurrences if o.option is None), None)
         if model is not None and model.token.text in {"vllm", "serve"}:
             advice = f"; leave {model.token.text!r} out: arguments are what follows `vllm serve`"

@@ -78,3 +78,8 @@ def test_the_second_place_of_a_conflict_is_told(
     found = only(read(f"VLLM_USE_RUST_FRONTEND=1 vllm serve m {words}"), rule)
     assert found.location is not None
     assert (found.location.argv_index, found.related[0].argv_index) == places
+
+
+def test_an_option_and_its_value_in_one_word_are_told_apart() -> None:
+    found = only(read("vllm serve m '--tensor-parallel-size 1'"), "cli-extra-argument")
+    assert "give the option and its value as two" in found.message
