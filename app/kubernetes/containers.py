@@ -19,7 +19,15 @@ from app.kubernetes.expansion import Expanded, Room
 from app.kubernetes.gpus import Gpus
 from app.kubernetes.json_writer import JsonWriter
 from app.kubernetes.made_writer import MadeWriter
-from app.kubernetes.manifest import Manifest, Path, YamlPlaces, manifest_of, read_manifests, text_of
+from app.kubernetes.manifest import (
+    Manifest,
+    Path,
+    YamlPlaces,
+    manifest_of,
+    pointer_of,
+    read_manifests,
+    text_of,
+)
 from app.kubernetes.mounts import Mounted
 from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
@@ -40,6 +48,8 @@ from app.verdict.finding import Finding
 _STARTS_VLLM: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints")
 # Up to so many servers all are read again after an edit of one.
 _FEW: Final = 8
+# Far beyond what anybody writes: a list of 200,000 kept all other reviews waiting for seconds.
+_MAX_ITEMS: Final = 10_000
 
 
 def servers_in(
@@ -175,6 +185,7 @@ class _Pod:
         path: Path = (*self._pod.path, *place)
         if _is_another_program(container):
             return None
+        self._refuse_long_lists(container, path)
         environment = Environment(self._manifest, path, self._stream)
         variables = environment.read()
         words = _Words(self._manifest, variables, environment.room)
@@ -233,6 +244,15 @@ class _Pod:
                 findings=(script_unread(scripts[0], error),),
             )
         return proposal or _one_word(started.entrypoint, started.environment, around)
+
+    def _refuse_long_lists(self, container: Mapping[str, Any], path: Path) -> None:
+        for member in ("command", "args", "env"):
+            held = container.get(member)
+            if isinstance(held, list) and len(held) > _MAX_ITEMS:
+                raise InvalidEnvelope(
+                    f"{self._manifest.title} {pointer_of((*path, member))} has {len(held)} items; "
+                    f"at most {_MAX_ITEMS} are read"
+                )
 
     def _editing(self, path: Path) -> dict[str, Any]:
         """Give what edits go through: the text, and what writes into it."""

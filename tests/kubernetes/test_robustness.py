@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -108,3 +109,16 @@ def test_no_value_anywhere_breaks_a_review(place: tuple[dict[str, Any], Path], v
     with suppress(AdmissionError):  # no server is left, or one of a version that is not known
         for server in read_kubernetes(yaml.safe_dump(subject)):
             unfailing(Envelope(proposal=server))
+
+
+@pytest.mark.parametrize("member", ["args", "command", "env"])
+@pytest.mark.parametrize("count", [10_000, 10_001])
+def test_a_list_beyond_all_reason_is_not_read(member: str, count: int) -> None:
+    held: list[Any] = ["--enforce-eager"] * count
+    if member == "env":
+        held = [{"name": f"A{i}", "value": "1"} for i in range(count)]
+    answer = answered(review(pod({**container(["m"]), member: held})))
+    told = f"/spec/containers/0/{member} has {count} items; at most 10000 are read"
+    warnings = " ".join(answer.get("warnings", ()))
+    assert (told in warnings) is (count > 10_000), warnings
+    assert answer["allowed"] or count == 10_000
