@@ -18,6 +18,7 @@ from app.rules.derived.scheduler import max_num_batched_tokens, max_num_seqs
 from app.serve_config.serve_config import Abstain, ServeConfig
 
 GIB: Final = 1024**3
+UTILIZATION: Final = "gpu_memory_utilization"
 # CUDA context, NCCL buffers and captured graphs: seen between 0.6 and 2 GiB.
 _FIXED: Final = 1 * GIB
 
@@ -80,14 +81,11 @@ def estimate(config: ServeConfig) -> Estimate:
         if config[dest]:
             raise Abstain(f"where memory goes with {dest}")
     device = device_memory(config)
-    utilization = config["gpu_memory_utilization"]
-    if not isinstance(utilization, int | float):
-        raise Abstain("--gpu-memory-utilization")
     tokens = max_model_len(config)
     counted = parameters(config)
     return Estimate(
         device=device,
-        utilization=float(utilization),
+        utilization=utilization(config),
         weights=weight_bytes(config),
         request_cache=request_bytes(config, tokens),
         margin=_margin(config),
@@ -95,6 +93,18 @@ def estimate(config: ServeConfig) -> Estimate:
         parameters=counted.total,
         uncounted=counted.uncounted,
     )
+
+
+def utilization(config: ServeConfig) -> float:
+    """Give the part of a GPU's memory that the server takes.
+
+    Raises:
+        Abstain: the value is no number, and is refused for that.
+    """
+    share = config[UTILIZATION]
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise Abstain(f"a valid {UTILIZATION}")
+    return float(share)
 
 
 def weight_bytes(config: ServeConfig) -> int:

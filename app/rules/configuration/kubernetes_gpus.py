@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from app.memory.estimate import UTILIZATION, utilization
 from app.proposal.proposal import Hardware, Proposal, Variable
 from app.proposal.workload import GpuShare, Workload
 from app.rules.configuration.kubernetes_examples import AREA, deployment
@@ -18,7 +19,6 @@ from app.verdict.finding import Finding, Severity
 from app.verdict.location import Location
 
 IN_USE: Final = "vllm-admission/gpu-memory-in-use"
-UTILIZATION: Final = "gpu_memory_utilization"
 _SOURCE: Final = "vllm/v1/worker/utils.py::request_memory"
 _GPUS: Final = "resources: {limits: {nvidia.com/gpu: %d}}"
 _SLEEPS: Final = "enable_sleep_mode"
@@ -63,7 +63,7 @@ def memory_in_use(config: ServeConfig) -> Iterator[Finding]:
     used = None if config.hardware is None else config.hardware.memory_in_use
     if used is None or machine_of(config).is_cpu:
         return
-    share = _share(config)
+    share = utilization(config)
     if share + used > 1 + _SLACK:
         yield memory_in_use.finding(
             f"others hold {used:g} of the GPU's memory and the server takes {share:g} of all of "
@@ -112,11 +112,11 @@ def gpu_share(config: ServeConfig) -> Iterator[Finding]:
     if sign.limited is None:
         raise Abstain(f"whether {sign.sign} shows the server its own part of the memory alone")
     part = _part(config, sign)
-    share = _share(config)
+    share = utilization(config)
     if share > part + _SLACK:
         yield gpu_share.finding(
-            f"{sign.sign} shares the GPU, and the server takes {share:g} of all its memory; "
-            f"{_meant(sign, part)}. It does not start where less is free",
+            f"others use the GPU too ({sign.sign}), and the server takes {share:g} of all its "
+            f"memory; {_meant(sign, part)}. It does not start where less is free",
             location=config.place(UTILIZATION) or sign.location,
             related=(sign.location,),
             evidence={"share": share, "part": round(part, 4)},
@@ -189,7 +189,7 @@ def gpu_shared(config: ServeConfig) -> Iterator[Finding]:
     if not beside or any(_comes_before(other, workload) for other in beside):
         return
     configs = [_config_of(other, config) for other in beside]
-    shares = [_share(config), *map(_share, configs)]
+    shares = [utilization(config), *map(utilization, configs)]
     if sum(shares) > 1 + _SLACK:
         shown = " + ".join(f"{share:g}" for share in shares)
         asleep = all(found[_SLEEPS] for found in (config, *configs))
@@ -280,13 +280,6 @@ def _comes_before(other: Proposal, workload: Workload) -> bool:
 
 def _order(workload: Workload) -> tuple[str, ...]:
     return (workload.namespace, workload.kind, workload.name, str(workload.container_path))
-
-
-def _share(config: ServeConfig) -> float:
-    share = config[UTILIZATION]
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        raise Abstain("a valid gpu_memory_utilization")
-    return float(share)
 
 
 def _config_of(other: Proposal, config: ServeConfig) -> ServeConfig:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from app.memory.by_name import named_weights
 from app.memory.weights import bytes_per_weight, parameters
 from app.proposal.workload import Workload
 from app.rules.configuration.kubernetes_examples import AREA, READY, deployment
@@ -19,11 +19,6 @@ _SERVER: Final = "vllm/entrypoints/cli/serve.py::ServeSubcommand.cmd"
 _LEAST_PATIENCE: Final = 300
 # Weights over a network, as a rough figure: 1 GB a second.
 _BYTES_A_SECOND: Final = 10**9
-_PARAMETERS: Final = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
-_NARROW: Final = (
-    (re.compile(r"fp8|int8|w8a8", re.IGNORECASE), 1.0),
-    (re.compile(r"fp4|int4|awq|gptq|w4a16|4bit|mxfp4", re.IGNORECASE), 0.5),
-)
 _SHORT: Final = 20
 # Kinds whose pods get the probes that are written in them, and no others.
 _WRITTEN: Final = frozenset(
@@ -301,14 +296,8 @@ def _weight_bytes(config: ServeConfig) -> float:
         return plain + counted.dense * widths.dense + counted.experts * widths.experts
     except Abstain:
         pass
-    names = [config["model"], config["model_tag"]]
-    for name in names:
-        found = _PARAMETERS.search(name) if isinstance(name, str) else None
-        if found is not None:
-            count = float(found[2]) * int(found[1] or 1) * 10**9
-            width = next((w for pattern, w in _NARROW if pattern.search(found.string)), 2.0)
-            return count * width
-    return 0.0
+    named = named_weights(config)
+    return 0.0 if named is None else named.bytes
 
 
 def _has_others(workload: Workload) -> bool:

@@ -130,7 +130,7 @@ _HYBRID: Final[dict[str, Any]] = {
     "torch_dtype": "bfloat16",
     "vocab_size": 151936,
 }
-_SEQUENCES: Final = "max_num_seqs"
+SEQUENCES: Final = "max_num_seqs"
 _OVERRIDE: Final = "num_gpu_blocks_override"
 _BYTES: Final = "kv_cache_memory_bytes"
 
@@ -172,16 +172,12 @@ def states(config: ServeConfig) -> Iterator[Finding]:
     memory, blocks, evidence = _blocks(config, pool)
     if blocks is None or blocks >= sequences:
         return
-    asked = "" if config.given(_SEQUENCES) else ", the default here"
-    fix = None
-    if blocks:
-        fits = 1 << blocks.bit_length() - 1
-        fix = Fix(f"use --max-num-seqs {fits}", (SetFlag(_SEQUENCES, fits),), safe=False)
+    asked = "" if config.given(SEQUENCES) else ", the default here"
     yield states.finding(
         f"{memory} {blocks} blocks for states, and --max-num-seqs is {sequences}{asked}: lower it "
         f"to {blocks} at the most",
-        location=config.place(_SEQUENCES) or config.place(_OVERRIDE) or config.place("model"),
-        fix=fix,
+        location=config.place(SEQUENCES) or config.place(_OVERRIDE) or config.place("model"),
+        fix=fewer_sequences(blocks),
         evidence={
             **evidence,
             "blocks": blocks,
@@ -190,6 +186,14 @@ def states(config: ServeConfig) -> Iterator[Finding]:
         },
         engine_message=f"max_num_seqs ({sequences}) exceeds available Mamba cache blocks",
     )
+
+
+def fewer_sequences(blocks: int) -> Fix | None:
+    """Propose as many sequences as have a block for their state; None where there is no block."""
+    if not blocks:
+        return None
+    fits = 1 << blocks.bit_length() - 1
+    return Fix(f"use --max-num-seqs {fits}", (SetFlag(SEQUENCES, fits),), safe=False)
 
 
 def _blocks(config: ServeConfig, pool: Pool) -> tuple[str, int | None, dict[str, Any]]:
