@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from app.kubernetes.comments import gpu_comments
 from app.kubernetes.manifest import Manifest, Path
 from app.kubernetes.workloads import EXTRA, PodPlace
 from app.proposal.image import Image
@@ -115,6 +116,7 @@ class Gpus:
             if product.endswith("-SHARED"):
                 yield GpuShare(sign=product, location=selector, fraction=equal)
         yield from self._annotated()
+        yield from gpu_comments(self._manifest, self._container)
 
     def _annotated(self) -> Iterator[GpuShare]:
         """Read the annotations of schedulers that give out parts of a GPU."""

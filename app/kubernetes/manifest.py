@@ -19,6 +19,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from app.proposal.config_yaml import node_location, read_nodes
 from app.proposal.positions import LineIndex
+from app.proposal.yaml_comments import Comment, comments_of, parts_of
 from app.proposal.yaml_text import scalar_text
 from app.verdict.location import Location
 
@@ -167,6 +168,11 @@ class YamlPlaces:
         return id(node) in self._shared
 
     @cached_property
+    def comments(self) -> tuple[Comment, ...]:
+        """The comments of the document, in their order."""
+        return tuple(comments_of(self.index, self.root))
+
+    @cached_property
     def _shared(self) -> frozenset[int]:
         counts: Counter[int] = Counter()
         twice: list[Node] = []
@@ -177,21 +183,14 @@ class YamlPlaces:
             if counts[id(node)] > 1:
                 twice.append(node)
             else:
-                stack.extend(_parts(node))
+                stack.extend(parts_of(node))
         shared: set[int] = set()
         while twice:
             node = twice.pop()
             if id(node) not in shared:
                 shared.add(id(node))
-                twice.extend(_parts(node))
+                twice.extend(parts_of(node))
         return frozenset(shared)
-
-
-def _parts(node: Node) -> Iterator[Node]:
-    if isinstance(node, MappingNode):
-        yield from (part for pair in node.value for part in pair)
-    elif isinstance(node, SequenceNode):
-        yield from node.value
 
 
 def _child(node: Node | None, step: str | int) -> Node | None:

@@ -100,7 +100,7 @@ class MappedPlaces:
             place = self._words.get(path[-1])
             if place is not None:
                 return place
-        return self.original.places.location(self._path(path))
+        return self.original.places.location(self.source(path))
 
     @cached_property
     def _words(self) -> dict[int, Location]:
@@ -126,21 +126,22 @@ class MappedPlaces:
 
     def text(self, path: Path) -> LineIndex:
         """Give the text where it was written, if it is the same there."""
-        made, real = self._made(path), self._path(path)
+        made, real = self._made(path), self.source(path)
         if self.original.at(real) == made:
             return self.original.places.text(real)
         return PlacedText(made, self.location(path))
 
-    def _made(self, path: Path) -> str:
-        value = Manifest(self.made, self).at(path)
-        return value if isinstance(value, str) else ""
-
-    def _path(self, path: Path) -> Path:
+    def source(self, path: Path) -> Path:
+        """Give the path in the original of what a value, or one around it, was made from."""
         for length in range(len(path), -1, -1):
             real = self.mapped.get(path[:length])
             if real is not None:
                 return (*real, *path[length:])
         return path
+
+    def _made(self, path: Path) -> str:
+        value = Manifest(self.made, self).at(path)
+        return value if isinstance(value, str) else ""
 
 
 class Maker:

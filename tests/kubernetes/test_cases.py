@@ -33,9 +33,9 @@ EXPECTED: Final = [
     ("c15", "0.32.0", Outcome.ACCEPTED, "kubernetes-readiness-missing"),
     ("c18", "0.32.0", Outcome.REJECTED, "kubernetes-one-word-command"),
     ("c20", "0.32.0", Outcome.ACCEPTED, None),
-    # What else has the GPU, and the model's state blocks, are not in the object.
-    ("b17", "0.32.0", Outcome.ACCEPTED, None),
-    ("c17", "0.32.0", Outcome.ACCEPTED, None),
+    # What decides stands in a comment, and in the model's name.
+    ("b17", "0.32.0", Outcome.ACCEPTED, "kubernetes-gpu-share"),
+    ("c17", "0.32.0", Outcome.ACCEPTED, "mamba-blocks-by-name"),
 ]
 
 
@@ -106,5 +106,9 @@ def test_a_hybrid_model_with_its_facts_is_warned_of() -> None:
     # As it was mended there.
     pod["containers"][0]["args"][-1:] = ["65536", "--max-num-seqs", "32"]
     assert rule not in {f.rule for f in verdict_of(yaml.safe_dump(subject)).findings}
-    # Without the facts it is an open question.
-    assert rule in {skipped.rule for skipped in verdict_of(CASES["c17"]["input"]).not_checked}
+    # Without the facts that is an open question, and its name is all there is to go by.
+    unknown = verdict_of(CASES["c17"]["input"])
+    assert rule in {skipped.rule for skipped in unknown.not_checked}
+    mended = CASES["c17"]["input"].replace('"131072"', '"65536","--max-num-seqs","32"')
+    assert mended != CASES["c17"]["input"]
+    assert not any(f.rule.startswith("mamba") for f in verdict_of(mended).findings)
