@@ -25,6 +25,9 @@ _SHARED: Final = re.compile(
     rf"|\bon (?:the|that|a) (?:same|{_TOGETHER}) {_GPU}\b{_OTHER}",
     re.IGNORECASE,
 )
+# Behind a line about GPUs the comment need not name them.
+_WITH: Final = re.compile(rf"\b{_TOGETHER} (?:with|by|between|among)\b", re.IGNORECASE)
+_ABOUT_GPUS: Final = re.compile(r"\bgpus?\b", re.IGNORECASE)
 _DENIED: Final = re.compile(
     r"\b(?:not|no|never|without|unless|avoid|instead|if|exclusive\w*|dedicated|\w+n't)\b",
     re.IGNORECASE,
@@ -48,7 +51,7 @@ def gpu_comments(manifest: Manifest, container: Path) -> Iterator[GpuShare]:
     places = manifest.places
     if not isinstance(places, YamlPlaces):
         return
-    said = [comment for comment in places.comments if _is_told(comment.text)]
+    said = [comment for comment in places.comments if _is_told(comment, places.index.text)]
     others = list(_others(places, container)) if said else []
     for comment in said:
         if any(_holds(places, node, comment) for node in others):
@@ -63,8 +66,13 @@ def gpu_comments(manifest: Manifest, container: Path) -> Iterator[GpuShare]:
         )
 
 
-def _is_told(text: str) -> bool:
-    return _SHARED.search(text) is not None and _DENIED.search(text) is None
+def _is_told(comment: Comment, text: str) -> bool:
+    if _DENIED.search(comment.text):
+        return False
+    if _SHARED.search(comment.text):
+        return True
+    line = text[text.rfind("\n", 0, comment.start) + 1 : comment.start]
+    return bool(_ABOUT_GPUS.search(line) and _WITH.search(comment.text))
 
 
 def _others(places: YamlPlaces, container: Path) -> Iterator[Node]:

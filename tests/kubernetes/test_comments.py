@@ -78,6 +78,23 @@ def test_a_comment_that_does_not(comment: str) -> None:
     assert told(pod(f"# {comment}")) == []
 
 
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("shared with the reranker", 1),
+        ("time-sliced between two teams", 1),
+        ("not shared with anybody", 0),
+        ("shared", 0),
+        ("one for each rank", 0),
+    ],
+)
+def test_a_comment_behind_a_line_about_gpus(comment: str, expected: int) -> None:
+    limits = f"    resources:\n      limits:\n        nvidia.com/gpu: 1 # {comment}"
+    assert len(told(pod(behind=limits))) == expected
+    memory = f"    resources:\n      limits:\n        memory: 8Gi # {comment}"
+    assert told(pod(behind=memory)) == []
+
+
 def test_lines_are_one_comment() -> None:
     [found] = told(pod("# This GPU is\n# shared with the reranker.", behind="# end"))
     assert '"This GPU is shared with the reranker."' in found.message
