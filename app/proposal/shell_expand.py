@@ -9,6 +9,7 @@ from typing import Final
 from app.errors import PayloadTooLarge
 from app.proposal.positions import LineIndex
 from app.proposal.proposal import Variable
+from app.proposal.shell_arithmetic import MAX_LENGTH, assigned_in, evaluated, named_in
 from app.proposal.shell_words import Expansion, Literal, RawWord
 from app.verdict.location import Location
 
@@ -146,6 +147,8 @@ class Variables:
         return not unresolved and text[-1:].isspace()
 
     def _value_of(self, part: Expansion) -> tuple[str, tuple[str, ...]]:
+        if part.arithmetic is not None:
+            return self._arithmetic(part, part.arithmetic)
         if part.name is None:
             return part.raw, (part.raw.removeprefix("$"),)
         self.used.add(part.name)
@@ -163,6 +166,46 @@ class Variables:
         if operator.endswith(("-", "=")) and empty:
             return part.word, ()
         return value.text, value.unresolved
+
+    def _arithmetic(
+        self, part: Expansion, inner: tuple[Literal | Expansion, ...]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Give the value of `$((…))`; as it is written if something in it is not known."""
+        written = part.raw[3:-2]
+        self.used |= named_in(written)
+        defaulted = dict(self.defaulted)
+        result = self._evaluated(inner)
+        for name in assigned_in(written):
+            place = self._index.location(part.at, part.at + len(part.raw))
+            self.values[name] = Value(f"${name}", (name,), place, exported=False)
+        if isinstance(result, int):
+            return str(result), ()
+        self.defaulted = defaulted
+        # What has quotes of its own is not quoted again, only kept whole.
+        whole = not result or any(char in written for char in '"`\\')
+        return part.raw, (part.raw.removeprefix("$"),) if whole else result
+
+    def _evaluated(self, inner: tuple[Literal | Expansion, ...]) -> int | tuple[str, ...]:
+        """Give the value, or the variables that it hangs on; none if it is not read."""
+        texts: list[str] = []
+        open_names: list[str] = []
+        size = 0
+        for part in inner:
+            text = part.text if isinstance(part, Literal) else ""
+            if isinstance(part, Expansion):
+                text, unresolved = self._value_of(part)
+                open_names.extend(unresolved)
+                if part.operator == "[@]":
+                    return ()
+            size += len(text)
+            if size > MAX_LENGTH:
+                return ()
+            texts.append(text)
+        return tuple(open_names) or evaluated("".join(texts), self._known)
+
+    def _known(self, name: str) -> str | None:
+        value = self.values.get(name)
+        return None if value is None or value.unresolved else value.text
 
 
 def _joined(before: Value, value: Value) -> Value:

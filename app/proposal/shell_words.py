@@ -13,6 +13,7 @@ from typing import Final
 
 from app.errors import MalformedDocument, Problem
 from app.proposal.positions import LineIndex
+from app.proposal.shell_arithmetic import MAX_LENGTH
 
 BLANK: Final = " \t\r"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -23,6 +24,7 @@ _BRACED: Final = re.compile(
 # Runs of characters that mean nothing else, outside quotes and between double ones.
 _ORDINARY: Final = re.compile(r"[^ \t\r\n;|&()<>\\'\"$`]+")
 _ORDINARY_IN_DOUBLE: Final = re.compile(r"[^\"\\$`]+")
+_MAX_NESTED: Final = 16  # arithmetic in arithmetic
 _ANSI_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
@@ -40,7 +42,8 @@ class Expansion:
 
     `name` is the variable, None where no variable alone decides (`$(date)`, `$1`, `${A%b}`).
     `operator` and `word` are those of `${NAME:-word}`; the operator `[@]` gives every element
-    of an array. Outside quotes the value is split at blanks.
+    of an array. Outside quotes the value is split at blanks. `arithmetic` is what stands in
+    `$((…))`, if it can be that.
     """
 
     raw: str
@@ -49,6 +52,7 @@ class Expansion:
     operator: str | None = None
     word: str = ""
     at: int = field(default=0, compare=False)
+    arithmetic: tuple[Literal | Expansion, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class Scanner:
         self._index = index
         self._text = index.text
         self._at = 0
+        self._nested = 0
 
     def _broken(self, code: str, detail: str, at: int | None = None) -> MalformedDocument:
         line, column = self._index.line_column(self._at if at is None else at)
@@ -291,7 +296,8 @@ class Scanner:
             return Expansion(text[start : self._at], quoted, at=start)
         if text.startswith(("$(", "<(", ">("), start):
             self._at = self._closing(start + 1, "(", ")")
-            return Expansion(text[start : self._at], quoted, at=start)
+            inner = self._arithmetic(start, self._at) if text.startswith("$((", start) else None
+            return Expansion(text[start : self._at], quoted, at=start, arithmetic=inner)
         if braced := _BRACED.match(text, start + 1):
             self._at = braced.end()
             name, every, operator, word = braced.groups()
@@ -309,6 +315,35 @@ class Scanner:
             return Expansion(text[start : self._at], quoted, at=start)
         self._at += 1
         return text[start]
+
+    def _arithmetic(self, start: int, end: int) -> tuple[Literal | Expansion, ...] | None:
+        """Read what stands in the `$((…))` between two offsets, as between double quotes.
+
+        None if it ends otherwise, or is longer or deeper than anybody writes.
+        """
+        text, last = self._text, end - 2
+        bounded = end - start <= MAX_LENGTH and self._nested < _MAX_NESTED
+        if not bounded or not text.startswith("))", last):
+            return None
+        collected = _Parts()
+        self._at, self._nested = start + 3, self._nested + 1
+        try:
+            while self._at < last:
+                at = self._at
+                found = self._expansion(quoted=True) if text[at] in "$`" else text[at]
+                if isinstance(found, Expansion):
+                    collected.add_part(found)
+                elif text.startswith("\\\n", at):
+                    self._at += 2
+                else:
+                    collected.add(found, at)
+                    self._at = at + 1
+        except MalformedDocument:
+            return None
+        finally:
+            whole, self._at, self._nested = self._at == last, end, self._nested - 1
+        collected.flush()
+        return tuple(collected.parts) if whole else None
 
     def _closing(self, start: int, opening: str, closing: str) -> int:
         """Give the offset after the bracket that closes the one at `start`."""

@@ -34,6 +34,36 @@ def test_a_group_of_pods_knows_its_size_and_ranks() -> None:
     ]
 
 
+def test_ranks_that_a_script_works_out_are_known_where_the_group_is() -> None:
+    script = (
+        "FIRST=$(( ${LWS_WORKER_INDEX:-0} * PER_POD ))\n"
+        "exec vllm serve m --data-parallel-size $((LWS_GROUP_SIZE * PER_POD)) "
+        "--data-parallel-size-local $PER_POD --data-parallel-start-rank $FIRST"
+    )
+    env = [{"name": "PER_POD", "value": "8"}]
+    started = container(None, command=["bash", "-c", script], env=env)
+    spec = {"containers": [started]}
+
+    def told(size: int) -> list[list[tuple[str, tuple[str, ...]]]]:
+        group = {"size": size, "leaderTemplate": {"spec": spec}, "workerTemplate": {"spec": spec}}
+        whole = {"leaderWorkerTemplate": group}
+        subject = object_of("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", whole)
+        return [
+            [(word.text, word.unresolved) for word in server.words if word.text[:1] != "-"][1:]
+            for server in servers(subject)
+        ]
+
+    open_rank = ("$(( ${LWS_WORKER_INDEX:-0} * PER_POD ))", ("LWS_WORKER_INDEX",))
+    assert told(2) == [
+        [("16", ()), ("8", ()), ("0", ())],
+        [("16", ()), ("8", ()), ("8", ())],
+    ]
+    assert told(4) == [
+        [("32", ()), ("8", ()), ("0", ())],
+        [("32", ()), ("8", ()), open_rank],
+    ]
+
+
 def test_llm_services_have_the_parallelism_they_say() -> None:
     main = {"containers": [{"name": "main"}]}
     spec = {

@@ -95,7 +95,7 @@ def test_an_assignment_before_the_command_is_environment_but_not_yet_expanded() 
     assert proposal.words[0].unresolved == ("A",)
 
 
-@pytest.mark.parametrize("text", ["$(nproc)", "`nproc`", "${A%x}", "$1", "$((1+1))", "<(cat x)"])
+@pytest.mark.parametrize("text", ["$(nproc)", "`nproc`", "${A%x}", "$1", "$((2**3))", "<(cat x)"])
 def test_what_only_the_shell_can_tell_stays_unresolved(text: str) -> None:
     (word,) = parse_command(f"vllm serve {text}").words
     assert word.text == text
