@@ -11,9 +11,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from app.errors import AdmissionError, InvalidEnvelope
+from app.errors import AdmissionError, InvalidEnvelope, MalformedDocument
 from app.kubernetes.annotations import Annotations, json_object
 from app.kubernetes.custom import made_of
+from app.kubernetes.dynamo import is_dynamo, with_ranks
 from app.kubernetes.environment import Environment, not_a_string
 from app.kubernetes.expansion import Expanded, Room
 from app.kubernetes.gpus import Gpus
@@ -33,7 +34,7 @@ from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.ray import ray_servers
 from app.kubernetes.remarks import one_word, quoted_json, script_unread, unlisted
-from app.kubernetes.workloads import EXTRA, PodPlace, containers_of, pods_of
+from app.kubernetes.workloads import PodPlace, containers_of, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
@@ -45,7 +46,9 @@ from app.proposal.workload import GpuShare, Workload
 from app.verdict.finding import Finding
 
 # What is in every script that starts a server: one without it need not be understood.
-_STARTS_VLLM: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints")
+_STARTS_VLLM: Final = re.compile(
+    r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints|-m\s+huggingfaceserver"
+)
 # Up to so many servers all are read again after an edit of one.
 _FEW: Final = 8
 # Far beyond what anybody writes: a list of 200,000 kept all other reviews waiting for seconds.
@@ -197,6 +200,8 @@ class _Pod:
         around = Surroundings(Form.KUBERNETES, words.holder(path), _reader(files), files)
         at = self._manifest.places.location(path)
         if command is None:
+            if not arguments and is_dynamo(self._manifest, self._pod):
+                return None  # a frontend, a planner: the operator knows what they run
             command = presumed_command(container.get("name"), image, arguments, at)
         started = Container(image, command, arguments, variables, at)
         proposal = self._started(started, around)
@@ -206,7 +211,13 @@ class _Pod:
         if not isinstance(proposal.text, NestedText):  # no shell reads the words
             remarks.extend(quoted_json(proposal))
         gpus = Gpus(self._manifest, self._pod, path)
+        asked = gpus.hardware(image, None, None)
+        present = None if asked is None else asked.count
+        proposal = with_ranks(proposal, self._manifest, self._pod, present)
         annotations = Annotations(self._manifest, self._pod.path)
+        # What a script that cannot be read asks of the pod is not known.
+        unread = proposal.only_environment
+        workload = None if unread else self._workload(container, place, gpus.share())
         return replace(
             proposal,
             **self._editing(path),
@@ -220,7 +231,7 @@ class _Pod:
                 *(*environment.findings, *words.findings, *annotations.findings),
                 *(*proposal.findings, *remarks),
             ),
-            workload=self._workload(container, place, gpus.share()),
+            workload=workload,
             vllm_version=annotations.vllm_version,
             suppressions=tuple(annotations.suppressions()),
         )
@@ -283,7 +294,7 @@ class _Pod:
         places = self._manifest.places
         if isinstance(places, MappedPlaces):
             return places.plan.partial
-        return EXTRA in self._pod.path
+        return is_dynamo(self._manifest, self._pod)
 
     def _workload(
         self, container: Mapping[str, Any], place: Path, share: GpuShare | None
@@ -376,7 +387,12 @@ def _one_word(
 
 def _reader(files: Mapping[str, str]) -> Any:
     def read_script(text: LineIndex, environment: Mapping[str, Variable]) -> Proposal:
-        return read_shell(text, form=Form.KUBERNETES, environment=environment, files=files, depth=1)
+        read = read_shell(text, form=Form.KUBERNETES, environment=environment, files=files, depth=1)
+        at = read.command
+        if at is None or (at.line, at.column) == (at.end_line, at.end_column):
+            # Nothing but variables, or words that would be taken for arguments elsewhere.
+            raise MalformedDocument("the script starts no vLLM")
+        return read
 
     return read_script
 

@@ -21,7 +21,7 @@ from app.verdict.location import Location
 # What a variable is open for whose value comes from elsewhere: it names no shell variable.
 _ELSEWHERE = "secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef"
 
-_GROUP_KIND = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
+_GROUP = "leaderWorkerTemplate"  # of a LeaderWorkerSet, or of what makes them (DisaggregatedSet)
 _PAIR = 2  # a leader and one worker, whose index is then known
 
 
@@ -55,15 +55,16 @@ class Environment:
 
         Source: LeaderWorkerSet, `pkg/utils/pod/pod_utils.go::AddLWSVariables`: its own win.
         """
-        if (self._manifest.group, self._manifest.kind) != _GROUP_KIND:
+        if _GROUP not in self._path[:-1]:
             return
-        template: Path = ("spec", "leaderWorkerTemplate")
+        depth = self._path.index(_GROUP) + 1
+        template = self._path[:depth]
         size = self._manifest.at((*template, "size"))
         known = 1 if size is None else size  # the default of the API
         if not isinstance(known, int) or isinstance(known, bool) or known < 1:
             known = None
         index: int | None = None
-        if self._path[2] == "leaderTemplate" or known == 1:
+        if self._path[depth] == "leaderTemplate" or known == 1:
             index = 0
         elif known == _PAIR and isinstance(
             self._manifest.at((*template, "leaderTemplate")), Mapping

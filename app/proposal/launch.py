@@ -95,6 +95,8 @@ def contained(container: Container, around: Surroundings) -> Proposal | None:
         argv = [*(entrypoint or ()), *container.arguments]
         proposal = launched(argv, container.environment, around) if argv else None
     if proposal is None and entrypoint is None and image is not None and image.serves_vllm:
+        if image.official is None and _is_program(container.arguments):
+            return None  # the entry point runs the command that it is given, and it is none of ours
         proposal = _entry_point(container, around)
         if image.official is None:
             findings = (_assumed(image),)
@@ -109,6 +111,12 @@ def contained(container: Container, around: Surroundings) -> Proposal | None:
         hardware=hardware if hardware != Hardware() else proposal.hardware,
         findings=(*proposal.findings, *findings),
     )
+
+
+def _is_program(arguments: Sequence[Piece]) -> bool:
+    """Whether the first word is a program rather than a model or an option."""
+    first = arguments[0].literal.rpartition("/")[2] if arguments else ""
+    return first in SHELLS | WRAPPERS or _PYTHON.fullmatch(first) is not None
 
 
 def _entry_point(container: Container, around: Surroundings) -> Proposal:
