@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from app.kubernetes.llm_service import Parallelism
 from app.kubernetes.manifest import Manifest, Path
 from app.kubernetes.placed import Maker, Role
 from app.kubernetes.presumed import is_telling
@@ -259,49 +260,32 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
             for key, value in pod.items():
                 if key != "containers":
                     maker.set_pod(key, value, (*at, key))
-            own = bool(container.get("command"))
+            own, parallelism = bool(container.get("command")), Parallelism(manifest, at)
+            maker.set_pod("podGroupSize", parallelism.group_size, parallelism.place)
+            variables = _list(container.get("env"))
             if own:
                 maker.set("args", container.get("args"), (*place, "args"))
             else:
-                _llm_arguments(maker, container, place, _parallelism(manifest, at))
+                variables = _llm_arguments(maker, container, place, parallelism)
+            maker.set_variables(
+                variables, (*place, "env"), parallelism.variables(), parallelism.place
+            )
             yield maker.made("-".join(map(str, at[1:])) + " main", place, direct=own)
 
 
-def _parallelism(manifest: Manifest, pod: Path) -> list[tuple[str, Path]]:
-    """Give the words that KServe makes of `parallelism`, each with the place it is made from.
-
-    Source: KServe, `config/llmisvcconfig`: every preset gives the tensor size, those of a group of
-    pods the sizes of data parallelism too, and the workers of a group have no API.
-    """
-    spec = pod[:-1]
-    at: Path = (*spec, "parallelism")
-    words: list[tuple[str, Path]] = []
-
-    def size(member: str, option: str) -> None:
-        value = manifest.at((*at, member))
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            words.extend((word, (*at, member)) for word in (option, str(value)))
-
-    size("tensor", "--tensor-parallel-size")
-    if isinstance(manifest.at((*spec, "worker")), Mapping):
-        size("data", "--data-parallel-size")
-        size("dataLocal", "--data-parallel-size-local")
-        if manifest.at((*at, "expert")) is True:
-            words.append(("--enable-expert-parallel", (*at, "expert")))
-        if pod[-1] == "worker" and words:
-            words.append(("--headless", pod))
-    return words
-
-
 def _llm_arguments(
-    maker: Maker, container: Mapping[str, Any], place: Path, parallelism: list[tuple[str, Path]]
-) -> None:
-    """Make the arguments that KServe itself gives, with those of the variable."""
+    maker: Maker, container: Mapping[str, Any], place: Path, parallelism: Parallelism
+) -> list[Any]:
+    """Make the arguments that KServe itself gives, with those of the variable.
+
+    Gives the entries of `env` that are left for vLLM.
+    """
     maker.set("command", ["vllm", "serve"], place)
     maker.word(_MODELS, place)
-    for word, source in parallelism:
-        maker.word(word, source)
     variables: list[Any] = list(_list(container.get("env")))
+    names = frozenset(str(entry.get("name")) for entry in variables if isinstance(entry, Mapping))
+    for word, source in parallelism.words(names):
+        maker.word(word, source)
     arguments: Path = (*place, "args")
     maker.plan.variables = (*place, "env")
     if container.get("args"):
@@ -316,9 +300,9 @@ def _llm_arguments(
             for word in _split(entry.get("value")):
                 maker.word(word, at, Role.TEXT)
             variables[i] = None  # it is for the shell that KServe starts vLLM with
-    maker.set("env", variables, (*place, "env"))
     for i, word in enumerate(_list(container.get("args"))):
         maker.word(_text(word), (*arguments, i), Role.ITEM)
+    return variables
 
 
 def _split(text: object) -> list[str]:

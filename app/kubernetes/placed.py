@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -160,6 +160,20 @@ class Maker:
         if value is not None:
             self._container[key] = value
             self._mapped[*_CONTAINER, key] = source
+
+    def set_variables(
+        self, own: Sequence[Any], at: Path, added: Sequence[Mapping[str, Any]], source: Path
+    ) -> None:
+        """Set `env`: what a controller adds comes first and wins, then the container's own."""
+        names = [entry["name"] for entry in added]
+        kept = [None if isinstance(e, Mapping) and e.get("name") in names else e for e in own]
+        if not added and not kept:
+            return
+        self.set("env", [*added, *kept], at)
+        for i in range(len(added)):
+            self._mapped[*_CONTAINER, "env", i] = source
+        for i in range(len(kept)):
+            self._mapped[*_CONTAINER, "env", len(added) + i] = (*at, i)
 
     def set_pod(self, key: str, value: Any, source: Path) -> None:
         """Set a member of the pod."""
