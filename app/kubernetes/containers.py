@@ -34,7 +34,7 @@ from app.kubernetes.placed import MappedPlaces
 from app.kubernetes.presumed import presumed_command
 from app.kubernetes.ray import ray_servers
 from app.kubernetes.remarks import one_word, quoted_json, script_unread, unlisted
-from app.kubernetes.workloads import PodPlace, containers_of, pods_of
+from app.kubernetes.workloads import PodPlace, containers_of, is_of_ray, pods_of
 from app.kubernetes.yaml_writer import YamlWriter
 from app.proposal.image import Image
 from app.proposal.launch import Container, Surroundings, contained
@@ -200,8 +200,8 @@ class _Pod:
         around = Surroundings(Form.KUBERNETES, words.holder(path), _reader(files), files)
         at = self._manifest.places.location(path)
         if command is None:
-            if not arguments and is_dynamo(self._manifest, self._pod):
-                return None  # a frontend, a planner: the operator knows what they run
+            if not arguments and (is_dynamo(self._manifest, self._pod) or is_of_ray(self._pod)):
+                return None  # the operator knows what it runs: a frontend, a node of Ray
             command = presumed_command(container.get("name"), image, arguments, at)
         started = Container(image, command, arguments, variables, at)
         proposal = self._started(started, around)

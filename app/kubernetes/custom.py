@@ -17,6 +17,7 @@ from app.kubernetes.placed import Maker, Role
 from app.kubernetes.presumed import is_telling
 
 _MODELS: Final = "/mnt/models"
+_RUNTIME: Final[Path] = ("spec", "runtime")
 _ADDITIONAL: Final = "VLLM_ADDITIONAL_ARGS"
 # Names of production-stack for what vLLM has as options; switches have no value.
 _VLLM_CONFIG: Final = {
@@ -47,7 +48,7 @@ def made_of(manifest: Manifest, stream: Sequence[Manifest]) -> tuple[Manifest, .
     reader = _READERS.get((manifest.group, manifest.kind))
     if reader is None:
         return None
-    if "sglang" in str(manifest.at(("spec", "runtime"))):  # KServe's other engine
+    if "sglang" in str(manifest.at(_RUNTIME)):  # KServe's other engine
         return ()
     return tuple(reader(manifest, stream)) or None
 
@@ -153,6 +154,7 @@ def _named_variables(maker: Maker, manifest: Manifest, at: Path) -> None:
     if isinstance(variables, Mapping):
         listed = [{"name": name, "value": value} for name, value in variables.items()]
         maker.set("env", listed, at)
+        maker.name_variables(variables, at)
 
 
 def _server_config(manifest: Manifest, stream: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -267,10 +269,33 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
                 maker.set("args", container.get("args"), (*place, "args"))
             else:
                 variables = _llm_arguments(maker, container, place, parallelism)
+                if "omni" in str(manifest.at(_RUNTIME)):
+                    maker.word("--omni", _RUNTIME)
             maker.set_variables(
                 variables, (*place, "env"), parallelism.variables(), parallelism.place
             )
             yield maker.made("-".join(map(str, at[1:])) + " main", place, direct=own)
+
+
+def _llm_config(manifest: Manifest, stream: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read an LLMInferenceServiceConfig that adds arguments to KServe's command.
+
+    Those that KServe ships have a command of their own, and are read as any pod is.
+    """
+    if any(_adds_arguments(manifest.at((*at, "containers"))) for at in _LLM_PODS):
+        yield from _llm_service(manifest, stream)
+
+
+def _adds_arguments(containers: object) -> bool:
+    mains = (c for c in _list(containers) if isinstance(c, Mapping) and c.get("name") == "main")
+    return any(
+        bool(main.get("args"))
+        or any(
+            isinstance(e, Mapping) and e.get("name") == _ADDITIONAL for e in _list(main.get("env"))
+        )
+        for main in mains
+        if not main.get("command")
+    )
 
 
 def _llm_arguments(
@@ -327,6 +352,7 @@ _READERS: Final[dict[tuple[str, str], _Reader]] = {
     ("production-stack.vllm.ai", "VLLMRuntime"): _runtime,
     ("kubeai.org", "Model"): _kubeai,
     ("serving.kserve.io", "LLMInferenceService"): _llm_service,
+    ("serving.kserve.io", "LLMInferenceServiceConfig"): _llm_config,
     ("serving.kserve.io", "InferenceService"): _inference_service,
     ("fma.llm-d.ai", "InferenceServerConfig"): _server_config,
 }

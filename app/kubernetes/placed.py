@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -180,6 +180,11 @@ class Maker:
         if value is not None:
             self._pod[key] = value
             self._mapped[*_POD, key] = source
+
+    def name_variables(self, names: Iterable[object], source: Path) -> None:
+        """Say where each entry of `env` was written that was made from the mapping at `source`."""
+        for i, name in enumerate(names):
+            self._mapped[*_CONTAINER, "env", i] = (*source, str(name))
 
     def annotate(self, name: str, value: str, source: Path) -> None:
         """Add an annotation of the pod."""

@@ -27,6 +27,8 @@ from app.proposal.changes import Change
 from app.proposal.proposal import Entrypoint, Form, Hardware, Proposal, Variable
 from app.verdict.location import Location
 
+# It takes the HTTP server's settings among the engine's (`VLLMEngineConfig.from_llm_config`).
+_PROGRAM: Final = "ray.serve.llm"
 _SERVE: Final[Path] = ("spec", "serveConfigV2")
 # Keys of `engine_kwargs` that Ray takes for itself.
 _OF_RAY: Final = frozenset({"distributed_executor_backend"})
@@ -94,6 +96,7 @@ def _server(
         findings=tuple(annotations.findings),
         vllm_version=annotations.vllm_version,
         suppressions=tuple(annotations.suppressions()),
+        program=_PROGRAM,
     )
 
 

@@ -36,6 +36,9 @@ _MAX_DEPTH: Final = 24
 # Dynamo's `extraPodSpec` names one container beside the others; its operator adds to the pod.
 EXTRA: Final = "extraPodSpec"
 MAIN: Final = "mainContainer"
+# KubeRay's description of a cluster, of whose pods one engine may use them all.
+_RAY_HEAD: Final = "headGroupSpec"
+_RAY_WORKERS: Final = "workerGroupSpecs"
 _COMMON_STEPS: Final = frozenset({"spec", "template", "podTemplate", EXTRA})
 
 
@@ -66,6 +69,11 @@ class PodPlace:
 def is_judged_kind(group: str, kind: str) -> bool:
     """Whether objects of the kind are judged themselves, so that what they own need not be."""
     return (group, kind) in _PODS
+
+
+def is_of_ray(pod: PodPlace) -> bool:
+    """Whether KubeRay runs the pod: a node of Ray, whatever else its container starts."""
+    return _RAY_HEAD in pod.path or _RAY_WORKERS in pod.path
 
 
 def pods_of(manifest: Manifest) -> Iterator[PodPlace]:
@@ -113,6 +121,8 @@ def _is_container(value: Mapping[str, Any]) -> bool:
 
 
 def _group_size(manifest: Manifest, path: Path) -> int:
+    if _RAY_HEAD in path:
+        return _ray_nodes(manifest, path[: path.index(_RAY_HEAD)])
     for length in range(len(path), -1, -1):
         around = manifest.at(path[:length])
         if not isinstance(around, Mapping):
@@ -123,6 +133,24 @@ def _group_size(manifest: Manifest, path: Path) -> int:
             if isinstance(size, int) and not isinstance(size, bool) and size > 0:
                 return size
     return 1
+
+
+def _ray_nodes(manifest: Manifest, cluster: Path) -> int:
+    """Count the nodes that a cluster of Ray may have, with the head.
+
+    Source: KubeRay, `apis/ray/v1/raycluster_types.go::WorkerGroupSpec`.
+    """
+    groups = manifest.at((*cluster, _RAY_WORKERS))
+    nodes = 1
+    for group in groups if isinstance(groups, list) else ():
+        held = group if isinstance(group, Mapping) else {}
+        replicas = max(_number(held.get("replicas"), 1), _number(held.get("maxReplicas"), 0))
+        nodes += replicas * _number(held.get("numOfHosts"), 1)
+    return nodes
+
+
+def _number(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def _role(manifest: Manifest, path: Path) -> str | None:

@@ -32,10 +32,13 @@ def read_kwargs(
     kwargs: Mapping[str, Any],
     catalogue: Catalogue,
     places: Mapping[str, Location] | None = None,
+    *,
+    serving: bool = False,
 ) -> KwargSettings:
     """Take the keys, with `_` or `-`, as engine arguments.
 
-    `places` are where the keys are written, if not in an object named `config`.
+    `places` are where the keys are written, if not in an object named `config`. A program that is
+    `serving` takes the HTTP server's settings among them.
     """
     engine = catalogue.config_classes["AsyncEngineArgs"].fields
     settings: dict[str, Setting] = {}
@@ -51,7 +54,7 @@ def read_kwargs(
             gone = absence.argument(catalogue, name)
             findings.append(_unknown(str(key), name, known, location, gone))
             continue
-        if name not in engine:
+        if name not in engine and not serving:
             findings.append(
                 finding(
                     "kwargs-serve-only",

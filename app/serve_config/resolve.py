@@ -121,7 +121,8 @@ def _resolve_words(proposal: Proposal, catalogue: Catalogue, *, judged: bool) ->
 
 
 def _resolve_kwargs(proposal: Proposal, catalogue: Catalogue) -> Resolution:
-    read = read_kwargs(proposal.kwargs or {}, catalogue, proposal.places)
+    serving = proposal.program is not None
+    read = read_kwargs(proposal.kwargs or {}, catalogue, proposal.places, serving=serving)
     findings = [*proposal.findings, *read.findings]
     unknown = Unresolved(proposal.unseen, ", ".join(proposal.unseen)) if proposal.unseen else None
     settings = _with_defaults(read.settings, catalogue, unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -18,6 +19,8 @@ _SECRETS: Final = frozenset(
     {"VLLM_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "WANDB_API_KEY"}
     | {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "VLLM_ADMISSION_TOKEN"}
 )
+# A variable, or what is to be filled in before the manifest is used: `$TOKEN`, `<your token>`.
+_PLACEHOLDER: Final = re.compile(r"\$\(|^\$\w+$|^\$\{[^{}]*\}$|^<[^<>]*>$|\{\{.*\}\}")
 
 
 @rule(
@@ -101,7 +104,7 @@ def secret_in_the_open(config: ServeConfig) -> Iterator[Finding]:
         if not isinstance(entry, Mapping) or str(entry.get("name")) not in _SECRETS:
             continue
         value = entry.get("value")
-        if isinstance(value, str) and value and "$(" not in value:
+        if isinstance(value, str) and value and not _PLACEHOLDER.search(value):
             place = workload.locate((*workload.container_path, "env", i, "value"))
             yield secret_in_the_open.finding(
                 f"the value of {entry['name']} stands in the manifest; take it from a Secret",

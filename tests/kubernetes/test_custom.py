@@ -1,0 +1,141 @@
+"""What custom resources leave to their operators, as it is written in real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.kubernetes.containers import servers_in
+from app.kubernetes.manifest import read_manifests
+from tests.kubernetes.support import IMAGE, container, pod
+from tests.kubernetes.test_kinds import object_of, servers, verdict_of, words
+
+GPUS = {"limits": {"nvidia.com/gpu": "8"}}
+
+
+def rules(*objects: dict[str, Any]) -> set[str]:
+    return {f.rule for server in servers(*objects) for f in verdict_of(server).findings}
+
+
+def cluster(head: dict[str, Any], *groups: Any) -> dict[str, Any]:
+    spec = {
+        "headGroupSpec": {"template": {"spec": {"containers": [head]}}},
+        "workerGroupSpecs": list(groups),
+    }
+    return object_of("ray.io/v1", "RayCluster", spec)
+
+
+def workers(**members: Any) -> dict[str, Any]:
+    node = {"name": "worker", "image": IMAGE, "resources": GPUS}
+    return {"template": {"spec": {"containers": [node]}}, **members}
+
+
+def test_a_node_of_ray_without_a_command_is_no_server() -> None:
+    assert servers(cluster({"name": "head", "image": IMAGE}, workers())) == ()
+    assert words(cluster(container(["m"]), workers())) == [["m"]]
+
+
+@pytest.mark.parametrize(
+    ("groups", "nodes"),
+    [
+        ([], 1),
+        ([workers()], 2),
+        ([workers(replicas=2), workers(replicas=1, numOfHosts=4)], 7),
+        ([workers(replicas=0, maxReplicas=3)], 4),
+        ([workers(replicas=0)], 1),
+        ([workers(replicas="many"), "odd"], 3),
+    ],
+)
+def test_a_cluster_of_ray_has_the_devices_of_all_its_nodes(groups: list[Any], nodes: int) -> None:
+    head = container(["m", "-tp", "16", "--distributed-executor-backend", "ray"], resources=GPUS)
+    [server] = servers(cluster(head, *groups))
+    assert server.workload is not None
+    assert server.workload.group_size == nodes
+    assert ("kubernetes-group-devices" in rules(cluster(head, *groups))) == (nodes == 1)
+
+
+RAY = """\
+apiVersion: ray.io/v1
+kind: RayService
+metadata: {name: o}
+spec:
+  serveConfigV2: |
+    applications:
+    - args:
+        llm_configs:
+        - model_loading_config: {model_id: m}
+          engine_kwargs:
+            enable_auto_tool_choice: true
+            tool_call_parser: hermes
+            nonsense: 1
+"""
+
+
+def test_ray_takes_settings_of_the_http_server_too() -> None:
+    [server] = servers_in(read_manifests(RAY, "o.yaml"))
+    assert {f.rule for f in verdict_of(server).findings} == {"kwargs-unknown"}
+
+
+ACTUATION = """\
+apiVersion: fma.llm-d.ai/v1alpha1
+kind: InferenceServerConfig
+metadata: {name: o}
+spec:
+  modelServerConfig:
+    options: "--model m"
+    env_vars:
+      KEPT: "1"
+      VLLM_UNHEARD: "1"
+"""
+
+
+def test_a_variable_of_a_mapping_is_told_in_its_own_line() -> None:
+    [server] = servers_in(read_manifests(ACTUATION, "o.yaml"))
+    place = server.environment["VLLM_UNHEARD"].location
+    assert (place.line, place.pointer) == (9, "/spec/modelServerConfig/env_vars/VLLM_UNHEARD")
+
+
+def test_a_base_that_adds_to_kserves_command_is_a_server() -> None:
+    main = {"name": "main", "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": "--seed 1"}]}
+    spec = {
+        "template": {"containers": [main]},
+        "prefill": {"template": {"containers": [{"name": "main", "args": ["--seed", "2"]}]}},
+    }
+    kind = ("serving.kserve.io/v1alpha2", "LLMInferenceServiceConfig")
+    found = [line[-2:] for line in words(object_of(*kind, spec))]
+    assert found == [["--seed", "1"], ["--seed", "2"]]
+    shipped = container(["--seed", "3"], name="main", command=["vllm", "serve", "m"])
+    assert words(object_of(*kind, {"template": {"containers": [shipped]}})) == [
+        ["m", "--seed", "3"]
+    ]
+    silent = {"template": {"containers": [{"name": "main", "resources": GPUS}, "odd"]}}
+    assert servers(object_of(*kind, silent)) == ()
+
+
+def test_another_engine_of_kserve_is_not_judged_as_vllm() -> None:
+    def outcomes(runtime: str) -> list[str]:
+        spec = {"runtime": runtime, "template": {"containers": [{"name": "main"}]}}
+        subject = object_of("serving.kserve.io/v1alpha2", "LLMInferenceService", spec)
+        return [verdict_of(server).outcome.value for server in servers(subject)]
+
+    assert outcomes("kserve-llm-sglang") == []
+    assert outcomes("kserve-llm-omni") == ["undetermined"]
+    assert outcomes("kserve-llm") == ["accepted"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("hf_abc", True),
+        ("pa$$word", True),
+        ("$HF_TOKEN", False),
+        ("${HF_TOKEN}", False),
+        ("$(OTHER)", False),
+        ("<your token>", False),
+        ("{{ .Values.token }}", False),
+    ],
+)
+def test_what_is_yet_to_be_filled_in_is_no_secret(value: str, told: bool) -> None:
+    found = rules(pod(container(["m"], env=[{"name": "HF_TOKEN", "value": value}])))
+    assert ("kubernetes-secret-in-the-open" in found) == told
