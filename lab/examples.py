@@ -57,6 +57,8 @@ _UNANSWERABLE: Final = (
     "runai_model_streamer",
     "Cannot find the config file for",
 )
+# So do these, unless a rule refuses the name as well.
+_NO_SUCH_MODEL: Final = ("Repo id must ", "Cannot find an appropriate cached snapshot")
 # Rules of what vLLM refuses right after the configuration, where the oracle has stopped.
 _AFTER_CONFIGURATION: Final = frozenset({"lora-runtime-updating"})
 GPU_COUNT: Final = 8
@@ -107,6 +109,8 @@ class Compared:
             return Outcomes.NOT_ASKED
         if self.answer.accepted:
             return Outcomes.FALSE_REJECTION if refused else Outcomes.SAME
+        if not refused and any(text in _said(self.answer) for text in _NO_SUCH_MODEL):
+            return Outcomes.NOT_ASKED
         if not refused:
             return Outcomes.MISSED if self.verdict.accepted else Outcomes.SAME
         if not self.asked.bad or self.asked.declaration.severity is not Severity.ERROR:

@@ -30,13 +30,14 @@ RECIPES: Final[list[dict[str, Any]]] = [json.loads(line) for line in _FILE.read_
 # A fragment: the GPUs for its context parallelism are in the line that it belongs to. Alone vLLM
 # 0.28.0 and 0.32.0 refuse it: "tp_size=1 must be divisible by dcp_size=8".
 FRAGMENT: Final = "recipe-kimi-k3-decode_context_parallelism"
-# What vLLM changes, drops, or says itself.
+# What vLLM changes, drops, or says itself; and hybrid models that leave one GPU no room.
 CHANGES: Final = {
     "cli-deprecated-flag",
     "cli-dotted-text",
     "cli-omni",
     "cli-repeated-flag",
     "env-unknown",
+    "mamba-blocks-by-name",
     "model-runner-fallback",
     "scheduler-async-off",
     "speculative-mtp-alias",

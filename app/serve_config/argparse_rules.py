@@ -104,16 +104,6 @@ class _Parser:
         if self._model_at is None:
             return
         token = self._tokens[self._model_at]
-        if token.text[:1] == "-" and len(token.text.split()) > 1:
-            self._findings.append(
-                finding(
-                    "cli-option-as-model",
-                    f"{shorten(token.spelling)!r} is one word, blanks and all, so vLLM takes it "
-                    "for the model: give the option and its value as two",
-                    location=token.location,
-                )
-            )
-            return
         switch = self._switch_before(self._model_at)
         if switch is None or token.text not in _BOOLEAN_WORDS:
             return

@@ -83,5 +83,3 @@ def test_the_second_place_of_a_conflict_is_told(
 def test_an_option_and_its_value_in_one_word_are_told_apart() -> None:
     found = only(read("vllm serve m '--tensor-parallel-size 1'"), "cli-extra-argument")
     assert "give the option and its value as two" in found.message
-    found = only(read("vllm serve '--max-model-len 4096'"), "cli-option-as-model")
-    assert "takes it for the model" in found.message

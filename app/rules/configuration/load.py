@@ -15,7 +15,7 @@ from app.verdict.fix import Fix, RemoveFlag
 AREA: Final = "load"
 FORMAT: Final = "load_format"
 # `SUPPORTED_SCHEMES`, compared without regard to case.
-_OBJECT_STORES: Final = ("s3://", "gs://", "az://")
+OBJECT_STORES: Final = ("s3://", "gs://", "az://")
 _STREAMERS: Final = ("modelexpress", "runai_streamer", "runai_streamer_sharded")
 
 
@@ -51,7 +51,7 @@ def object_store(config: ServeConfig) -> Iterator[Finding]:
     if used == "auto" or used in _STREAMERS:
         return
     model = config["model"]
-    if not isinstance(model, str) or not model.lower().startswith(_OBJECT_STORES):
+    if not isinstance(model, str) or not model.lower().startswith(OBJECT_STORES):
         return
     yield object_store.finding(
         f"--load-format {used} cannot load {model}, which lies in object storage; "

@@ -79,15 +79,6 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         covers=("cli-bool-trailing-word",),
     ),
     parser_rule(
-        "cli-option-as-model",
-        Severity.WARNING,
-        "An option and its value in one word are taken for the model",
-        "A word with blanks in it is no option, whatever it begins with. The first such word is "
-        "the model, which is then not found. In a manifest each item of `args` is one word.",
-        "Give the option and its value as two words, or join them with `=`.",
-        bad="vllm serve '--max-model-len 4096'",
-    ),
-    parser_rule(
         "cli-invalid-choice",
         Severity.ERROR,
         "The value is not one of the choices",
