@@ -29,6 +29,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from app.catalogue import CatalogueLibrary
+from app.kubernetes.read import looks_like_manifests
 from app.proposal.proposal import Hardware, Proposal
 from app.proposal.shell import parse_command
 from app.rules.declaration import Declaration, Example
@@ -165,18 +166,21 @@ def example_cases(
         declared = entry.declaration
         if not declared.applies_to(Version(version)) or (wanted and declared.area not in wanted):
             continue
-        if declared.area == "kubernetes":
-            continue  # the oracle has no cluster
         if first_only and declared.severity is not Severity.ERROR:
             continue
         for bad, examples in ((True, declared.bad), (False, () if first_only else declared.good)):
-            asked = (e for e in examples if _holds(e, version) and "undecided" not in e.note)
+            asked = (e for e in examples if _holds(e, version) and _is_askable(e))
             for example in islice(asked, 1 if first_only else None):
                 yield _example_case(declared, example, bad)
 
 
 def _holds(example: Example, version: str) -> bool:
     return SpecifierSet(example.versions, prereleases=True).contains(Version(version))
+
+
+def _is_askable(example: Example) -> bool:
+    """Whether the oracle can be asked: it has no cluster."""
+    return "undecided" not in example.note and not looks_like_manifests(example.text)
 
 
 def _example_case(declared: Declaration, example: Example, bad: bool) -> ExampleCase:
