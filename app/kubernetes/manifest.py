@@ -260,10 +260,12 @@ def _data(node: Node) -> Any:
         return node.value
     try:
         value = construct(_CONSTRUCTOR, node)
-    except (ValueError, yaml.YAMLError):  # such as the date 2026-99-99
+    except _NOT_MADE:  # such as the date 2026-99-99, or a tag that does not fit (`!!int x`)
         return node.value
     # JSON has no dates: Kubernetes takes what is written.
     return node.value if isinstance(value, datetime.date | bytes) else value
 
 
+# What PyYAML raises on a text that its tag does not fit.
+_NOT_MADE: Final = (ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError)
 _CONSTRUCTOR: Final = yaml.constructor.SafeConstructor()

@@ -63,6 +63,7 @@ def _members(
 ) -> Iterator[_Splice]:
     entries = Entries(places.index.text, node)
     start, end = node.start_mark.index, node.end_mark.index
+    last = {k.value: i for i, (k, _) in enumerate(node.value) if isinstance(k, ScalarNode)}
     for number, (key, value) in enumerate(node.value):
         if not start <= key.start_mark.index <= value.start_mark.index < end:
             continue  # it stands elsewhere, behind an alias or `<<`, and others use it too
@@ -71,6 +72,8 @@ def _members(
             continue
         if name not in new:
             entries.replace(number, [])
+        elif number != last[name]:
+            continue  # of a key that is written twice the last one counts
         elif _emptied(value, old[name], new[name]):
             # What is left of a block without its entries is no YAML in every layout.
             text = places.index.text

@@ -354,3 +354,35 @@ def test_the_last_correction_of_a_stream_has_those_before_it() -> None:
     assert last is not None
     assert last["fixes"] == ["write --enforce-eager"]
     assert [v.accepted for v in verdicts_of(last["kubernetes"])] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "tagged",
+    ["!!int ''", "!!int x", "!!bool x", "!!timestamp x", "!!float '-'", "!!binary x", "!own x"],
+)
+def test_a_tag_that_does_not_fit_its_text_leaves_the_text(tagged: str) -> None:
+    text = f"kind: Pod\nspec: {{containers: [{{args: [serve, m], x: {tagged}}}]}}\n"
+    [server] = read_kubernetes(text)
+    assert server.workload is not None
+    assert isinstance(server.workload.container["x"], str)
+
+
+def test_of_a_key_written_twice_the_last_one_is_corrected() -> None:
+    text = """\
+apiVersion: ray.io/v1
+kind: RayService
+metadata: {name: r}
+spec:
+  serveConfigV2: |
+    applications:
+    - import_path: ray.serve.llm:build_openai_app
+      args: {kept: 1}
+      args:
+        llm_configs:
+        - model_loading_config: {model_source: org/m}
+          engine_kwargs: {enable_chunked_prefil: true}
+"""
+    [server] = read_kubernetes(text)
+    [verdict] = judge(Envelope(proposal=server), LIBRARY, "0.32.0")
+    assert verdict.corrected is not None
+    assert verdict.corrected["kubernetes"] == text.replace("prefil:", "prefill:")
