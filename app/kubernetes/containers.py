@@ -379,15 +379,24 @@ def _one_word(
     if word is None or "vllm" not in word.text:
         return None
     try:
-        meant = around.read_script(word.nested(), variables)
+        meant = around.read_script(word.nested(), variables, ())
     except AdmissionError:
         return None  # it is none of vLLM's
     return replace(meant, findings=(one_word(word), *meant.findings))
 
 
 def _reader(files: Mapping[str, str]) -> Any:
-    def read_script(text: LineIndex, environment: Mapping[str, Variable]) -> Proposal:
-        read = read_shell(text, form=Form.KUBERNETES, environment=environment, files=files, depth=1)
+    def read_script(
+        text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
+    ) -> Proposal:
+        read = read_shell(
+            text,
+            form=Form.KUBERNETES,
+            environment=environment,
+            files=files,
+            depth=1,
+            open_names=open_names,
+        )
         at = read.command
         if at is None or (at.line, at.column) == (at.end_line, at.end_column):
             # Nothing but variables, or words that would be taken for arguments elsewhere.

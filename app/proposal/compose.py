@@ -6,7 +6,7 @@ Sources: the Compose Specification (services, interpolation, merging of `environ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -119,9 +119,16 @@ class _Reader:
             writer=ComposeWriter(self._index, node, self._variables),
         )
 
-    def _read_script(self, text: LineIndex, environment: Mapping[str, Variable]) -> Proposal:
+    def _read_script(
+        self, text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
+    ) -> Proposal:
         return read_shell(
-            text, form=Form.COMPOSE, environment=environment, files=self._files, depth=1
+            text,
+            form=Form.COMPOSE,
+            environment=environment,
+            files=self._files,
+            depth=1,
+            open_names=open_names,
         )
 
     def _text(self, node: ScalarNode) -> Interpolated:

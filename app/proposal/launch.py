@@ -37,12 +37,13 @@ _SHELL_OPTIONS_WITH_VALUE: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile"
 class Surroundings:
     """What the words are part of.
 
-    `read_script` reads the text that `sh -c` is given. `files` are those given along.
+    `read_script` reads the text that `sh -c` is given; the shell around it has left open in it
+    what the names stand for. `files` are those given along.
     """
 
     form: Form
     text: LineIndex
-    read_script: Callable[[LineIndex, Mapping[str, Variable]], Proposal]
+    read_script: Callable[[LineIndex, Mapping[str, Variable], Sequence[str]], Proposal]
     files: Mapping[str, str]
 
 
@@ -220,7 +221,7 @@ def _script(
         meant = launched(pieces[i:], environment, around)
         if meant is not None:
             return replace(meant, findings=(_one_word(script), *meant.findings))
-    return around.read_script(script.nested(), environment)
+    return around.read_script(script.nested(), environment, script.word.unresolved)
 
 
 def _through_env(

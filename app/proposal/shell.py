@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -91,15 +91,19 @@ def read_shell(
     environment: Mapping[str, Variable],
     files: Mapping[str, str],
     depth: int = 0,
+    open_names: Sequence[str] = (),
 ) -> Proposal:
     """Read shell text that is part of something else, such as a container's command.
+
+    `open_names` are variables that what is around it would have put in before a shell reads it:
+    what the text assigns to them does not count.
 
     Raises: as `parse_command`.
     """
     if depth > _MAX_DEPTH:
         problem = Problem("shell-depth", "scripts in scripts in scripts are not followed further")
         raise MalformedDocument("the shell text cannot be read", (problem,))
-    return _Reader(index, form, environment, files, depth).read()
+    return _Reader(index, form, environment, files, depth, open_names).read()
 
 
 class _Reader:
@@ -110,12 +114,13 @@ class _Reader:
         environment: Mapping[str, Variable],
         files: Mapping[str, str],
         depth: int,
+        open_names: Sequence[str],
     ) -> None:
         self._index = index
         self._around = Surroundings(form, index, self._read_script, files)
         self._depth = depth
         self._given = environment
-        self._variables = Variables(index)
+        self._variables = Variables(index, frozenset(open_names))
         for name, variable in environment.items():
             self._variables.values[name] = Value(
                 variable.value, variable.unresolved, variable.location, exported=True
@@ -221,13 +226,16 @@ class _Reader:
             environment[name] = value.as_variable(name)
         return environment
 
-    def _read_script(self, text: LineIndex, environment: Mapping[str, Variable]) -> Proposal:
+    def _read_script(
+        self, text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
+    ) -> Proposal:
         return read_shell(
             text,
             form=self._around.form,
             environment=environment,
             files=self._around.files,
             depth=self._depth + 1,
+            open_names=open_names,
         )
 
     def _environment_alone(self) -> Proposal | None:

@@ -58,9 +58,10 @@ class _Pieces:
 class Variables:
     """The variables of a script, as far as its text has been read."""
 
-    def __init__(self, index: LineIndex) -> None:
-        """Begin without any; places are those of `index`."""
+    def __init__(self, index: LineIndex, open_names: frozenset[str] = frozenset()) -> None:
+        """Begin without any; places are those of `index`. `open_names` are never known."""
         self._index = index
+        self._open = open_names
         self.values: dict[str, Value] = {}
         self.used: set[str] = set()
         self.defaulted: dict[str, Location] = {}
@@ -129,7 +130,7 @@ class Variables:
         self, part: Expansion, breaks: bool
     ) -> Iterator[tuple[str, tuple[str, ...], bool]]:
         """Give the texts of an expansion, each with whether it begins a word of its own."""
-        value = None if part.name is None else self.values.get(part.name)
+        value = self._held(part.name)
         if part.operator == "[@]" and value is not None and value.elements is not None:
             self.used.add(part.name or "")
             for number, element in enumerate(value.elements):
@@ -152,6 +153,8 @@ class Variables:
         if part.name is None:
             return part.raw, (part.raw.removeprefix("$"),)
         self.used.add(part.name)
+        if part.name in self._open:
+            return part.raw, (part.name,)
         value = self.values.get(part.name)
         operator = part.operator or ""
         if value is None:
@@ -204,8 +207,11 @@ class Variables:
         return tuple(open_names) or evaluated("".join(texts), self._known)
 
     def _known(self, name: str) -> str | None:
-        value = self.values.get(name)
+        value = self._held(name)
         return None if value is None or value.unresolved else value.text
+
+    def _held(self, name: str | None) -> Value | None:
+        return None if name is None or name in self._open else self.values.get(name)
 
 
 def _joined(before: Value, value: Value) -> Value:

@@ -197,3 +197,23 @@ def test_variables_that_double_each_other_are_refused_in_time() -> None:
     doubling = "A=xxxxxxxxxx\n" + "A=$A$A\n" * 40
     with pytest.raises(AdmissionError):
         parse_command(doubling + "vllm serve $A")
+
+
+@pytest.mark.parametrize(
+    ("script", "value", "unresolved"),
+    [
+        ('sh -c "N=2; vllm serve m -tp $N"', "$N", ("N",)),
+        ('sh -c "N=2; vllm serve m -tp ${N}"', "${N}", ("N",)),
+        ('sh -c "N=2; vllm serve m -tp $((N * 3))"', "$((N * 3))", ("N",)),
+        ("sh -c 'N=2; vllm serve m -tp $N'", "2", ()),
+        ('sh -c "N=2; vllm serve m -tp \\$N"', "2", ()),
+        ('N=4; sh -c "N=2; vllm serve m -tp $N"', "4", ()),
+        ('sh -c "N=2; M=3; vllm serve $M -tp ${N:-8}"', "8", ()),
+    ],
+)
+def test_who_expands_a_variable_of_a_script(
+    script: str, value: str, unresolved: tuple[str, ...]
+) -> None:
+    """In double quotes the shell around the script does, before the script assigns anything."""
+    last = parse_command(script).words[-1]
+    assert (last.text, last.unresolved) == (value, unresolved)
