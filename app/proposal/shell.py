@@ -27,6 +27,9 @@ _MAX_DEPTH: Final = 8  # of scripts in the words of scripts
 _EXPORTING: Final = {"export", "declare", "typeset"}
 # Builtins and words that can change variables or the flow in ways we do not follow.
 _UNFOLLOWED: Final = frozenset({"source", ".", "eval", "read", "alias", "trap", "local", "mapfile"})
+_SIGNALS: Final = frozenset({"EXIT", "0"}).union(
+    *({name, f"SIG{name}"} for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CHLD"))
+)
 _COMPOUND: Final = frozenset(
     {"if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac"}
     | {"select", "function", "{", "}", "[[", "!"}
@@ -190,6 +193,8 @@ class _Reader:
         elif program == "unset":
             for word in rest[1:]:
                 self._variables.values.pop(word.literal or "", None)
+        elif _sets_nothing(rest):
+            pass
         elif program in _UNFOLLOWED:
             self._findings.append(self._not_followed(program, rest[0]))
         elif program == "cat" and len(rest) == 1:
@@ -382,6 +387,18 @@ class _Reader:
         line, column = self._index.line_column(word.start)
         problem = Problem(code, detail, line=line, column=column)
         return MalformedDocument("the shell text cannot be read", (problem,))
+
+
+def _sets_nothing(words: Sequence[RawWord]) -> bool:
+    """Whether a command that may set variables sets none that a server reads.
+
+    A virtual environment's script sets PATH, VIRTUAL_ENV and the prompt; what a trap does is done
+    when a signal comes.
+    """
+    program, *given = [word.literal or "" for word in words]
+    if program in {"source", "."}:
+        return len(given) == 1 and given[0].endswith("/bin/activate")
+    return program == "trap" and len(given) > 1 and _SIGNALS.issuperset(given[1:])
 
 
 class _Nesting:

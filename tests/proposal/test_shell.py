@@ -217,3 +217,23 @@ def test_who_expands_a_variable_of_a_script(
     """In double quotes the shell around the script does, before the script assigns anything."""
     last = parse_command(script).words[-1]
     assert (last.text, last.unresolved) == (value, unresolved)
+
+
+@pytest.mark.parametrize(
+    ("line", "followed"),
+    [
+        ("source /opt/vllm/bin/activate", True),
+        (". .venv/bin/activate", True),
+        ("trap 'kill 0' EXIT", True),
+        ("trap cleanup SIGTERM INT", True),
+        ("source /opt/vllm/bin/activate fast", False),
+        ("source $HOME/bin/activate", False),
+        ("source activate", False),
+        ("source env.sh", False),
+        ("trap 'export VLLM_PORT=1' DEBUG", False),
+        ("trap", False),
+    ],
+)
+def test_what_sets_no_variable_of_the_server(line: str, followed: bool) -> None:
+    found = [f.rule for f in parse_command(f"{line}\nvllm serve m").findings]
+    assert found == ([] if followed else ["shell-not-followed"])

@@ -86,7 +86,8 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
         "shell-not-followed",
         Severity.WARNING,
         "A shell command that may set variables",
-        "`source`, `eval` and the like can set environment variables that vLLM reads.",
+        "`source`, `eval` and the like can set environment variables that vLLM reads. Activating a "
+        "virtual environment (`source …/bin/activate`) sets none of these.",
         "Write the assignments out.",
         source="POSIX.1-2024, XCU 2.15",
         bad="source env.sh\nvllm serve org/model",
