@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias
@@ -169,7 +170,7 @@ def _answered(
         if _is_told(finding) and not (refused and (verdict, finding) in fresh)
     ]
     told.sort(key=lambda pair: _ORDER.index(pair[1].severity))
-    texts = [_warning(verdict, finding, several=len(verdicts) > 1) for verdict, finding in told]
+    texts = list(_told_texts(told, several=len(verdicts) > 1))
     texts.extend(judged.unread)
     annotations = {
         "mode": mode.value,
@@ -401,6 +402,26 @@ def field_of(location: Location | None) -> str:
         else:
             text += f"[{json.dumps(step)}]"
     return text
+
+
+def _told_texts(told: Sequence[tuple[Verdict, Finding]], *, several: bool) -> Iterator[str]:
+    """Write findings as warnings; what one unknown value leaves open is one of them."""
+    questions = Counter(_question(verdict, finding) for verdict, finding in told)
+    for verdict, finding in told:
+        question = _question(verdict, finding)
+        count = questions.pop(question, 0)
+        if question is None or count == 1:
+            yield _warning(verdict, finding, several=several)
+        elif count > 1:
+            message = f"{question[1]}; {count - 1} more rules depend on it too"
+            yield _warning(verdict, replace(finding, message=message), several=several)
+
+
+def _question(verdict: Verdict, finding: Finding) -> tuple[str, str] | None:
+    """Name what an open finding depends on, which stands before what the rule is about."""
+    if not finding.undecided or ": " not in finding.message:
+        return None
+    return verdict.subject or "", finding.message.partition(": ")[0]
 
 
 def _warning(verdict: Verdict, finding: Finding, *, several: bool) -> str:

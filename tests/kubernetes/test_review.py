@@ -236,6 +236,19 @@ def test_an_open_question_never_refuses_but_is_told() -> None:
     assert response["auditAnnotations"]["verdict"] == "undetermined"
 
 
+def test_what_one_unknown_value_leaves_open_is_one_warning() -> None:
+    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
+    args = ["m", "--speculative-config", "$(SPEC)", "--seed", "$(SEED)"]
+    env = [{"name": name, "valueFrom": secret} for name in ("SPEC", "SEED")]
+    several = [container(args, env=env), container(args, env=env, name="second")]
+    [verdict, _] = decided(review(deployment(*several))).verdicts
+    assert sum(f.undecided for f in verdict.findings) > 10
+    told = [text for text in answered(review(deployment(*several)))["warnings"] if "SPEC" in text]
+    assert len(told) == 2
+    assert "more rules depend on it too [" in told[0]
+    assert told[1].startswith("Deployment/qwen second: ")
+
+
 def test_under_the_strict_profile_warnings_refuse() -> None:
     finding = Finding(rule="odd", severity=Severity.WARNING, message="odd")
     verdict = replace(Verdict.of("0.32.0", [finding]), outcome=Outcome.REJECTED)
