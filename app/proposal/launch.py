@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from app.errors import MalformedDocument, Problem
@@ -30,6 +30,8 @@ WRAPPERS: Final = frozenset(
 )
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash"})
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
+# How a script begins that a shell runs: with a line that names one, or with none at all.
+_SHELL_LINE: Final = re.compile(r"(?!#!)|#!.*\b(?:ba|z|da|a)?sh\b")
 _SHELL_OPTIONS_WITH_VALUE: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 
 
@@ -38,13 +40,15 @@ class Surroundings:
     """What the words are part of.
 
     `read_script` reads the text that `sh -c` is given; the shell around it has left open in it
-    what the names stand for. `files` are those given along.
+    what the names stand for. `files` are those given along, `scripts` those that a shell may run,
+    by path.
     """
 
     form: Form
     text: LineIndex
     read_script: Callable[[LineIndex, Mapping[str, Variable], Sequence[str]], Proposal]
     files: Mapping[str, str]
+    scripts: Mapping[str, LineIndex] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ def launched(
         MalformedDocument: a script or a `docker run` in it cannot be read.
     """
     for at, piece in enumerate(pieces):
+        script = around.scripts.get(piece.literal)
+        if script is not None and _SHELL_LINE.match(script.text):
+            return around.read_script(script, _through_env(pieces[:at], environment), ())
         program = piece.literal.rpartition("/")[2]
         if program == "vllm" and [p.literal for p in pieces[at + 1 : at + 2]] == ["serve"]:
             return _server(Entrypoint.SERVE, pieces, at + 2, environment, around)
@@ -213,8 +220,13 @@ def _script(
             i += 1
         else:
             break
-    if not given or i >= len(pieces):
+    if i >= len(pieces):
         return None
+    if not given:
+        held = around.scripts.get(pieces[i].literal)
+        if held is None:
+            return None
+        return around.read_script(held, _through_env(pieces[:at], environment), ())
     script, rest = pieces[i], pieces[i + 1 :]
     environment = _through_env(pieces[:at], environment)
     if rest and not re.search(r"\s", script.text):
