@@ -17,7 +17,7 @@ from app.rules.policy import Policy, without_shared_exceptions
 from app.rules.registry import CrashHook
 from app.serve_config.diagnostics import finding
 from app.settings import Settings
-from app.verdict.verdict import Outcome, Verdict
+from app.verdict.verdict import Outcome, Verdict, worst
 
 # Verdicts of a document for which a correction is looked for: that takes several judgements each.
 _MENDED: Final = 32
@@ -122,6 +122,4 @@ def answer(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 def overall(verdicts: Sequence[Verdict]) -> Outcome:
     """The worst of several outcomes: rejected, then undetermined, then accepted."""
-    outcomes = {verdict.outcome for verdict in verdicts}
-    order = (Outcome.REJECTED, Outcome.UNDETERMINED)
-    return next((outcome for outcome in order if outcome in outcomes), Outcome.ACCEPTED)
+    return worst(verdict.outcome for verdict in verdicts)

@@ -15,7 +15,7 @@ from app.errors import AdmissionError, InvalidEnvelope, MalformedDocument
 from app.kubernetes.annotations import Annotations, json_object
 from app.kubernetes.custom import made_of
 from app.kubernetes.dynamo import is_dynamo, with_ranks
-from app.kubernetes.environment import Environment, not_a_string
+from app.kubernetes.environment import POD_INDEX, Environment, not_a_string
 from app.kubernetes.expansion import Expanded, Room
 from app.kubernetes.gpus import Gpus
 from app.kubernetes.json_writer import JsonWriter
@@ -183,13 +183,15 @@ class _Pod:
             if server is not None:
                 yield place, server
 
-    def server(self, container: Mapping[str, Any], place: Path) -> Proposal | None:
-        """Read one container; None if it starts no vLLM."""
+    def server(
+        self, container: Mapping[str, Any], place: Path, index: int | None = None
+    ) -> Proposal | None:
+        """Read one container; None if it starts no vLLM. `index` is that of a pod in its group."""
         path: Path = (*self._pod.path, *place)
         if _is_another_program(container):
             return None
         self._refuse_long_lists(container, path)
-        environment = Environment(self._manifest, path, self._stream)
+        environment = Environment(self._manifest, path, self._stream, index)
         variables = environment.read()
         words = _Words(self._manifest, variables, environment.room)
         image = self._image(container, path)
@@ -234,7 +236,26 @@ class _Pod:
             workload=workload,
             vllm_version=annotations.vllm_version,
             suppressions=tuple(annotations.suppressions()),
+            pods=tuple(self._pods(proposal, container, place, environment.indices)),
         )
+
+    def _pods(
+        self,
+        proposal: Proposal,
+        container: Mapping[str, Any],
+        place: Path,
+        indices: Iterable[int],
+    ) -> Iterator[tuple[str, Proposal]]:
+        """Read the container as pods of its group start it, if it asks for their index."""
+        words = (name for word in proposal.words for name in word.unresolved)
+        variables = proposal.environment.values()
+        others = (name for v in variables if v.name != POD_INDEX for name in v.unresolved)
+        if POD_INDEX not in {*words, *others}:
+            return
+        for index in indices:
+            read = self.server(container, place, index)
+            if read is not None:
+                yield f"{POD_INDEX}={index}", read
 
     def _started(self, started: Container, around: Surroundings) -> Proposal | None:
         """Give what the container starts; a script that is none of vLLM's is passed over."""

@@ -22,16 +22,30 @@ from app.verdict.location import Location
 _ELSEWHERE = "secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef"
 
 _GROUP = "leaderWorkerTemplate"  # of a LeaderWorkerSet, or of what makes them (DisaggregatedSet)
+POD_INDEX = "LWS_WORKER_INDEX"
 _PAIR = 2  # a leader and one worker, whose index is then known
 
 
 class Environment:
-    """Reads a container's variables; `findings` are what came up."""
+    """Reads a container's variables; `findings` are what came up.
 
-    def __init__(self, manifest: Manifest, container: Path, stream: Sequence[Manifest]) -> None:
+    `indices` are those of pods of a group that the container is started in with each its own:
+    of the first ones and the last.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        container: Path,
+        stream: Sequence[Manifest],
+        index: int | None = None,
+    ) -> None:
+        """Take the container; `index` is the pod's in its group, where one is looked at alone."""
         self._manifest = manifest
         self._path = container
         self._stream = stream
+        self._index = index
+        self.indices: tuple[int, ...] = ()
         self.room = Room()
         self._entries = pointer_of((*container, "env"))
         self.findings: list[Finding] = []
@@ -63,15 +77,17 @@ class Environment:
         known = 1 if size is None else size  # the default of the API
         if not isinstance(known, int) or isinstance(known, bool) or known < 1:
             known = None
-        index: int | None = None
+        index = self._index
+        leads = isinstance(self._manifest.at((*template, "leaderTemplate")), Mapping)
         if self._path[depth] == "leaderTemplate" or known == 1:
             index = 0
-        elif known == _PAIR and isinstance(
-            self._manifest.at((*template, "leaderTemplate")), Mapping
-        ):
+        elif known == _PAIR and leads:
             index = 1
+        elif index is None and known is not None:
+            first = 1 if leads else 0
+            self.indices = tuple(dict.fromkeys((first, first + 1, known - 1)))
         place: Path = (*template, "size") if size is not None else template
-        values = {"LWS_LEADER_ADDRESS": None, "LWS_GROUP_SIZE": known, "LWS_WORKER_INDEX": index}
+        values = {"LWS_LEADER_ADDRESS": None, "LWS_GROUP_SIZE": known, POD_INDEX: index}
         for name, value in values.items():
             at = replace(self._manifest.places.location(place), variable=name)
             if value is None:

@@ -128,6 +128,8 @@ class Proposal:
         option_at: before which word of `docker run` further `-e` options go.
         reread: reads the whole text again after an edit.
         writer: writes changes into the text, where it is no shell text.
+        pods: the pods of a group that it stands for, whose words and variables differ, each with
+            what tells it apart (`LWS_WORKER_INDEX=1`).
     """
 
     form: Form
@@ -158,3 +160,4 @@ class Proposal:
     option_at: Location | None = None
     reread: Callable[[str], Proposal] | None = field(default=None, compare=False, repr=False)
     writer: Writer | None = field(default=None, compare=False, repr=False)
+    pods: tuple[tuple[str, Proposal], ...] = ()

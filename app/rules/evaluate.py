@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from app.catalogue import Catalogue
 from app.proposal.positions import LineIndex
@@ -18,7 +19,7 @@ from app.serve_config.resolve import resolve
 from app.serve_config.serve_config import ServeConfig
 from app.verdict.finding import Finding
 from app.verdict.location import Location
-from app.verdict.verdict import NotChecked, Outcome, Verdict
+from app.verdict.verdict import NotChecked, Outcome, Suppressed, Verdict, worst
 
 
 def validate(
@@ -94,8 +95,16 @@ def _judged(
     """Give the verdict without the settings, and the configuration it is about.
 
     `rules` are those to ask, all if not given. Where a `suspect` is given, findings beside its
-    own or the parser's are not looked for once one of those refuses.
+    own or the parser's are not looked for once one of those refuses. Of a group of pods each is
+    judged, and the configuration is the first one's.
     """
+    if proposal.pods:
+        judged = [
+            _judged(pod, catalogue, registry, policy, on_crash, rules=rules, suspect=suspect)
+            for pod in map(partial(_as_pod, proposal), (pod for _, pod in proposal.pods))
+        ]
+        names = [name for name, _ in proposal.pods]
+        return _of_all(names, [verdict for verdict, _ in judged]), judged[0][1]
     catalogue = catalogue.on_platform(_platform(proposal))
     resolution = resolve(proposal, catalogue)
     config = resolution.config
@@ -128,6 +137,37 @@ def _judged(
         # An exception took out what kept it from being read; of the rest nothing is known.
         outcome = Outcome.UNDETERMINED
     return replace(verdict, outcome=outcome), config
+
+
+def _as_pod(proposal: Proposal, pod: Proposal) -> Proposal:
+    """Give the server as one pod of its group starts it."""
+    return replace(proposal, words=pod.words, environment=pod.environment, pods=())
+
+
+def _of_all(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
+    """Add up what is said of the pods of a group; what is said of some of them names those."""
+    found: list[tuple[Finding, list[str]]] = []
+    taken: list[Suppressed] = []
+    for name, verdict in zip(names, verdicts, strict=True):
+        for finding in verdict.findings:
+            said_of = next((of for other, of in found if other == finding), None)
+            if said_of is None:
+                found.append((finding, [name]))
+            elif name not in said_of:
+                said_of.append(name)
+        taken.extend(entry for entry in verdict.suppressed if entry not in taken)
+    return replace(
+        verdicts[0],
+        outcome=worst(verdict.outcome for verdict in verdicts),
+        findings=tuple(
+            finding
+            if len(said_of) == len(names)
+            else replace(finding, message=f"with {', '.join(said_of)}: {finding.message}")
+            for finding, said_of in found
+        ),
+        not_checked=tuple(dict.fromkeys(n for verdict in verdicts for n in verdict.not_checked)),
+        suppressed=tuple(taken),
+    )
 
 
 def _platform(proposal: Proposal) -> str:

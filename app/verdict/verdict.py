@@ -22,6 +22,13 @@ class Outcome(StrEnum):
     UNDETERMINED = "undetermined"
 
 
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """Give the worst of several: rejected, then undetermined, then accepted."""
+    found = set(outcomes)
+    order = (Outcome.REJECTED, Outcome.UNDETERMINED)
+    return next((outcome for outcome in order if outcome in found), Outcome.ACCEPTED)
+
+
 @dataclass(frozen=True, slots=True)
 class NotChecked:
     """A rule that abstained, and the fact that would let it decide."""
