@@ -188,7 +188,9 @@ class _Pod:
     ) -> Proposal | None:
         """Read one container; None if it starts no vLLM. `index` is that of a pod in its group."""
         path: Path = (*self._pod.path, *place)
-        if _is_another_program(container):
+        mounted = Mounted(self._spec, container, self._stream, self._manifest.namespace)
+        scripts = mounted.places()
+        if _is_another_program(container) and not any(_starts_vllm(s) for s in scripts.values()):
             return None
         self._refuse_long_lists(container, path)
         environment = Environment(self._manifest, path, self._stream, index)
@@ -197,9 +199,9 @@ class _Pod:
         image = self._image(container, path)
         command = words.read((*path, "command"))
         arguments = words.read((*path, "args")) or ()
-        mounted = Mounted(self._spec, container, self._stream, self._manifest.namespace)
         files = mounted.texts()
-        around = Surroundings(Form.KUBERNETES, words.holder(path), _reader(files), files)
+        reader = _reader(files, scripts)
+        around = Surroundings(Form.KUBERNETES, words.holder(path), reader, files, scripts)
         at = self._manifest.places.location(path)
         if command is None:
             if not arguments and (is_dynamo(self._manifest, self._pod) or is_of_ray(self._pod)):
@@ -225,7 +227,7 @@ class _Pod:
             **self._editing(path),
             subject=self._subject(container),
             files={**files, **proposal.files},
-            file_texts=mounted.places() if self._editable else {},
+            file_texts=scripts if self._editable else {},
             write_file=mounted.written,
             model_config=annotations.model_config or _model_config(proposal, files),
             hardware=gpus.hardware(image, proposal.program, annotations.memory_in_use),
@@ -263,7 +265,8 @@ class _Pod:
             proposal = contained(started, around)
         except AdmissionError as error:
             words = (*(started.entrypoint or ()), *started.arguments)
-            scripts = [piece for piece in words if _STARTS_VLLM.search(piece.text)]
+            held = around.scripts
+            scripts = [p for p in words if _STARTS_VLLM.search(p.text) or _names_one(p, held)]
             if not scripts:
                 return None
             return Proposal(
@@ -406,12 +409,22 @@ def _one_word(
     return replace(meant, findings=(one_word(word), *meant.findings))
 
 
-def _reader(files: Mapping[str, str]) -> Any:
+def _starts_vllm(script: LineIndex) -> bool:
+    return _STARTS_VLLM.search(script.text) is not None
+
+
+def _names_one(piece: Piece, scripts: Mapping[str, LineIndex]) -> bool:
+    """Whether a word is the path of a script that starts a server."""
+    script = scripts.get(piece.text.removeprefix("exec ").strip())
+    return script is not None and _starts_vllm(script)
+
+
+def _reader(files: Mapping[str, str], scripts: Mapping[str, LineIndex]) -> Any:
     def read_script(
         text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
     ) -> Proposal:
         read = read_shell(
-            text,
+            scripts.get(text.text.removeprefix("exec ").strip(), text),
             form=Form.KUBERNETES,
             environment=environment,
             files=files,
@@ -419,7 +432,7 @@ def _reader(files: Mapping[str, str]) -> Any:
             open_names=open_names,
         )
         at = read.command
-        if at is None or (at.line, at.column) == (at.end_line, at.end_column):
+        if at is not None and at.line and (at.line, at.column) == (at.end_line, at.end_column):
             # Nothing but variables, or words that would be taken for arguments elsewhere.
             raise MalformedDocument("the script starts no vLLM")
         return read

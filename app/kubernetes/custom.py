@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from app.kubernetes.helm_values import app_template, values_in
 from app.kubernetes.llm_service import Parallelism
 from app.kubernetes.manifest import Manifest, Path
 from app.kubernetes.placed import Maker, Role
@@ -53,9 +54,16 @@ def made_of(manifest: Manifest, stream: Sequence[Manifest]) -> tuple[Manifest, .
     return tuple(reader(manifest, stream)) or None
 
 
-def _values(manifest: Manifest) -> Iterator[Manifest]:
+def _helm(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Read an object that has a chart installed, by the values it gives."""
+    for at in values_in(manifest):
+        yield from _values(manifest, at)
+        yield from app_template(manifest, at)
+
+
+def _values(manifest: Manifest, at: Path = ()) -> Iterator[Manifest]:
     """Read the values of the production-stack chart."""
-    engine: Path = ("servingEngineSpec",)
+    engine: Path = (*at, "servingEngineSpec")
     models = manifest.at((*engine, "modelSpec"))
     for i, model in enumerate(models if isinstance(models, list) else ()):
         if isinstance(model, Mapping):
@@ -351,6 +359,8 @@ _Reader: TypeAlias = Callable[[Manifest, Sequence[Manifest]], Iterator[Manifest]
 _READERS: Final[dict[tuple[str, str], _Reader]] = {
     ("production-stack.vllm.ai", "VLLMRuntime"): _runtime,
     ("kubeai.org", "Model"): _kubeai,
+    ("helm.toolkit.fluxcd.io", "HelmRelease"): _helm,
+    ("argoproj.io", "Application"): _helm,
     ("serving.kserve.io", "LLMInferenceService"): _llm_service,
     ("serving.kserve.io", "LLMInferenceServiceConfig"): _llm_config,
     ("serving.kserve.io", "InferenceService"): _inference_service,

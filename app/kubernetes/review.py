@@ -40,6 +40,7 @@ _MUTABLE: Final = frozenset(
     | {"InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService"}
     | {"LLMInferenceServiceConfig", "RayService", "DynamoGraphDeployment", "StormService"}
     | {"DynamoComponentDeployment", "Model", "VLLMRuntime", "InferenceServerConfig", "Rollout"}
+    | {"HelmRelease", "Application"}
 )
 _ORDER: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 _MIRROR: Final = "kubernetes.io/config.mirror"

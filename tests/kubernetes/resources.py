@@ -176,4 +176,49 @@ spec:
           args: [--max-num-seqs, "8", --enforce-eager]  # kept
           env: [{name: KEPT, value: "1"}]
 """,
+    "helm release": """\
+apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: o}
+spec:
+  values:
+    controllers:
+      vllm:
+        containers:
+          app:
+            image: {repository: vllm/vllm-openai, tag: v0.32.0}
+            args: [m, --max-num-seqs, "8", --enforce-eager]  # kept
+            env: {KEPT: "1"}
+""",
+    "helm release with a list": """\
+apiVersion: argoproj.io/v1alpha1
+kind: Application
+metadata: {name: o}
+spec:
+  sources:
+  - helm:
+      valuesObject:
+        controllers:
+          vllm:
+            containers:
+              app:
+                command: [vllm, serve, m]
+                args: [--max-num-seqs, "8", --enforce-eager]
+                env: [{name: KEPT, value: "1"}]  # kept
+""",
+    "helm release of the stack": """\
+apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: o}
+spec:
+  values:
+    servingEngineSpec:
+      modelSpec:
+      - name: big  # kept
+        modelURL: org/m
+        vllmConfig:
+          maxNumSeqs: 8
+          extraArgs: ["--enforce-eager"]
+        env: [{name: KEPT, value: "1"}]
+""",
 }

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.kubernetes.support import IMAGE, container, pod
+from app.kubernetes.containers import servers_in
+from app.kubernetes.manifest import read_manifests
+from tests.kubernetes.support import IMAGE, answered, container, pod, review
 from tests.kubernetes.test_kinds import object_of, servers, verdict_of, words
 
 GPUS = {"limits": {"nvidia.com/gpu": "8"}}
@@ -88,3 +91,75 @@ def test_the_roles_of_a_disaggregated_set_are_groups() -> None:
     found = servers(subject)
     assert [s.workload and s.workload.group_size for s in found] == [1, 2, 2]
     assert found[0].subject == "DisaggregatedSet/o prefill vllm"
+
+
+HELD = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: scripts}
+data:
+  run.sh: |
+    #!/bin/bash
+    set -e
+    exec vllm serve m --return-sampling-mask --seed $SEED
+  until.sh: |
+    until ready; do sleep 1; done
+    vllm serve m
+  run.py: |
+    #!/usr/bin/env python3
+    # vllm serve m
+  other.sh: |
+    echo vllm
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: c
+    image: example/trainer
+    command: COMMAND
+    env: [{name: SEED, value: "3"}]
+    volumeMounts: [{name: s, mountPath: /config}]
+  volumes: [{name: s, configMap: {name: scripts}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ('[/bin/bash, /config/run.sh, "--a"]', "rejected"),
+        ("[/config/run.sh]", "rejected"),
+        ("[bash, -c, /config/run.sh]", "rejected"),
+        ("[sh, -c, exec /config/run.sh]", "rejected"),
+        ("[env, A=b, bash, -e, /config/run.sh]", "rejected"),
+        ("[bash, /config/until.sh]", "undetermined"),
+        ("[bash, /config/other.sh]", None),
+        ("[/config/run.py]", None),
+        ("[python3, /config/run.py]", None),
+        ("[bash, /config/unheard.sh]", None),
+        ("[bash]", None),
+    ],
+)
+def test_a_script_of_a_config_map_is_read_where_it_stands(
+    command: str, outcome: str | None
+) -> None:
+    text = HELD.replace("COMMAND", command)
+    found = servers_in(read_manifests(text, "o.yaml"))
+    assert [verdict_of(server).outcome.value for server in found] == ([outcome] if outcome else [])
+    if outcome == "rejected":
+        [server] = found
+        assert [word.text for word in server.words][-1] == "3"
+        assert server.words[1].location.line == 8
+        corrected = verdict_of(server).corrected
+        assert corrected is not None
+        written = "--seed $SEED --logprobs-mode processed_logprobs\n"
+        assert corrected["kubernetes"] == text.replace("--seed $SEED\n", written)
+
+
+def test_a_script_beside_the_object_is_not_seen_in_a_review() -> None:
+    objects = [
+        yaml.safe_load(part)
+        for part in HELD.replace("COMMAND", "[sh, /config/run.sh]").split("---")
+    ]
+    assert answered(review(objects[1]))["allowed"] is True
