@@ -139,3 +139,22 @@ def test_another_engine_of_kserve_is_not_judged_as_vllm() -> None:
 def test_what_is_yet_to_be_filled_in_is_no_secret(value: str, told: bool) -> None:
     found = rules(pod(container(["m"], env=[{"name": "HF_TOKEN", "value": value}])))
     assert ("kubernetes-secret-in-the-open" in found) == told
+
+
+@pytest.mark.parametrize(
+    ("image", "outcome"),
+    [
+        (IMAGE, "rejected"),
+        (None, "rejected"),
+        ("quay.io/ascend/vllm-ascend:v0.13.0", "accepted"),
+        ("mirror/vllm/vllm-openai:v0.32.0", "rejected"),
+    ],
+)
+def test_an_image_of_others_may_bring_connectors(image: str | None, outcome: str) -> None:
+    transfer = '{"kv_connector": "OursV1", "kv_role": "kv_both"}'
+    found = container(["m", "--kv-transfer-config", transfer], command=["vllm", "serve"])
+    found = {**found, "image": image} if image else {k: v for k, v in found.items() if k != "image"}
+    [server] = servers(pod(found))
+    verdict = verdict_of(server)
+    assert verdict.outcome.value == outcome
+    assert "kv-transfer-connector-unknown" in {f.rule for f in verdict.findings}

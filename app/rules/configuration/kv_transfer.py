@@ -7,6 +7,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from app.proposal.image import Image
 from app.rules.configuration.example_models import SLIDING
 from app.rules.configuration.parallel_models import DENSE
 from app.rules.declaration import Example
@@ -177,16 +178,25 @@ def connector_unknown(config: ServeConfig) -> Iterator[Finding]:
         problem = f"{moved.connector} is none of the connectors of this vLLM: {', '.join(known)}"
         message = f"Unsupported connector type: {moved.connector}"
         fix = Fix("drop --kv-transfer-config", (RemoveFlag(TRANSFER),), safe=False)
+        if not _is_plain(config):
+            problem += "; the image may have a plugin that brings it"
     else:
         return
+    # With the hybrid manager settled by an option, only the start of the engine asks.
+    sure = config[_HYBRID] is None and (moved.module_path is not None or _is_plain(config))
     yield connector_unknown.finding(
         problem,
-        # With the hybrid manager settled by an option, only the start of the engine asks.
-        severity=Severity.ERROR if config[_HYBRID] is None else Severity.WARNING,
+        severity=Severity.ERROR if sure else Severity.WARNING,
         location=config.place(TRANSFER) or config.place(OFFLOADING),
         fix=fix,
         engine_message=message,
     )
+
+
+def _is_plain(config: ServeConfig) -> bool:
+    """Whether it is vLLM as it is released, as far as a container's image tells."""
+    image = None if config.workload is None else config.workload.container.get("image")
+    return not isinstance(image, str) or Image(image).official is not None
 
 
 @rule(
