@@ -12,6 +12,7 @@ from app.proposal.envelope import escape_pointer
 from app.serve_config import absence
 from app.serve_config.config_file import rename_key
 from app.serve_config.diagnostics import finding
+from app.serve_config.field_check import check_field
 from app.serve_config.serve_config import Origin, Setting
 from app.serve_config.suggest import nearest, similarity
 from app.verdict.finding import Finding
@@ -52,7 +53,7 @@ def read_kwargs(
         if name not in engine and (flag is None or not flag.options):
             known = [*engine, *(f.dest for f in catalogue.flags if f.options)]
             gone = absence.argument(catalogue, name)
-            findings.append(_unknown(str(key), name, known, location, gone))
+            findings.append(_unknown(str(key), value, known, location, gone, catalogue))
             continue
         if name not in engine and not serving:
             findings.append(
@@ -79,11 +80,17 @@ def read_kwargs(
 
 
 def _unknown(
-    key: str, name: str, known: list[str], location: Location, gone: Absence | None
+    key: str,
+    value: Any,
+    known: list[str],
+    location: Location,
+    gone: Absence | None,
+    catalogue: Catalogue,
 ) -> Finding:
+    name = key.removeprefix("--").replace("-", "_")
     tail, names = absence.tell(gone, nearest(name, known))
     fix = None
-    if names:
+    if names and not check_field(catalogue, "AsyncEngineArgs", names[0], value):
         sure = similarity(name, names[0]) >= _SURE
         fix = rename_key(("config", key), names[0], f"write {names[0]}", safe=sure)
     return finding(

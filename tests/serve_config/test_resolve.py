@@ -421,6 +421,21 @@ def test_a_misspelt_key_in_json_has_a_fix() -> None:
     assert SetFlag("speculative_config.method", "mtp") in found.fix.edits
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "meant"),
+    [
+        ({"max_logprob": 5}, "write max_logprobs"),
+        ({"max_logprob": "many"}, None),
+        ({"device": "cuda"}, None),
+    ],
+)
+def test_an_argument_is_renamed_to_one_that_takes_its_value(
+    kwargs: dict[str, Any], meant: str | None
+) -> None:
+    found = only(read_members(config=kwargs), "kwargs-unknown")
+    assert (found.fix and found.fix.description) == meant
+
+
 def test_a_warning_never_hides_an_error_behind_it() -> None:
     words = " ".join(["--max-model 4"] * 200)
     assert {f.rule for f in errors(read(f"vllm serve m {words} --xyz"))} == {"cli-unknown-flag"}
