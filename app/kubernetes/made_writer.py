@@ -9,12 +9,13 @@ from typing import Any
 
 from app.errors import AdmissionError
 from app.kubernetes.json_writer import escaped
-from app.kubernetes.manifest import Manifest, Path, YamlPlaces
+from app.kubernetes.manifest import Manifest, Path, PointedText, YamlPlaces
 from app.kubernetes.paths import value_at, with_value_at, without_at
 from app.kubernetes.placed import MappedPlaces, Plan, Role, Slot
 from app.kubernetes.yaml_edit import edited_yaml
 from app.proposal.changes import Change
 from app.proposal.edit_text import edited_words
+from app.proposal.positions import LineIndex, NestedText
 from app.proposal.proposal import Proposal, Word
 from app.proposal.quoting import quote
 from app.proposal.shell import parse_command
@@ -34,6 +35,8 @@ class MadeWriter:
 
     def words(self, proposal: Proposal, change: Change) -> str | None:
         """Write changed words."""
+        if isinstance(proposal.text, NestedText | PointedText):  # the text of a script
+            return self._script(proposal, change)
         data: Any = self._original.data
         of_command = len(proposal.words) - len(self._plan.slots)
         if of_command < 0 or change.first or any(w.text == "--" for w in proposal.words):
@@ -55,6 +58,20 @@ class MadeWriter:
         if added:
             data = _with_words(data, self._plan, added)
         return None if data is None else written_into(self._original, data)
+
+    def _script(self, proposal: Proposal, change: Change) -> str | None:
+        """Write changed words of a script that stands in the resource as it is run."""
+        outermost: LineIndex | None = proposal.text
+        while isinstance(outermost, NestedText):
+            outermost = outermost.around
+        if isinstance(outermost, PointedText):
+            edited = with_value_at(
+                self._original.data, outermost.path, edited_words(proposal, change)
+            )
+            return written_into(self._original, edited)
+        places = self._original.places
+        whole = isinstance(places, YamlPlaces) and outermost is places.index
+        return edited_words(proposal, change) if whole else None
 
     def set_variable(self, proposal: Proposal, name: str, value: str) -> str | None:  # noqa: ARG002 - as in Writer
         """Write an environment variable."""

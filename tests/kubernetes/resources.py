@@ -190,6 +190,23 @@ spec:
             args: [m, --max-num-seqs, "8", --enforce-eager]  # kept
             env: {KEPT: "1"}
 """,
+    "helm release with a script": """\
+apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: o}
+spec:
+  values:
+    controllers:
+      vllm:
+        containers:
+          app:
+            command: [/bin/bash, -lc]
+            args:
+            - |
+              # kept
+              exec vllm serve m --max-num-seqs 8 --enforce-eager
+            env: {KEPT: "1"}
+""",
     "helm release with a list": """\
 apiVersion: argoproj.io/v1alpha1
 kind: Application
