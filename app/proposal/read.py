@@ -26,6 +26,8 @@ _TOML: Final = re.compile(r"\[\[?[A-Za-z_][\w.-]*\]\]?[ \t]*(#.*)?")
 # Programs that start a server by words that are not its own.
 _NO_ARGUMENTS: Final = WRAPPERS | SHELLS | ENGINES
 _COMPOSE: Final = re.compile(r"^services[ \t]*:[ \t]*(\{.*|#.*)?$", re.MULTILINE)
+# Keys at the left margin of a task of SkyPilot, of which none is an option of vLLM's.
+_TASK: Final = re.compile(r"^(run|resources|setup|envs|num_nodes|file_mounts)[ \t]*:", re.MULTILINE)
 
 
 def read_text(text: str, *, source: str, along: Along | None = None) -> Envelope:
@@ -89,6 +91,9 @@ def read_yaml(text: str, *, source: str, along: Along | None = None) -> Envelope
         return _kubernetes(text, source, along)
     if _COMPOSE.search(text):
         return _compose(text, source, along)
+    keys = set(_TASK.findall(text))
+    if "run" in keys and len(keys) > 1:
+        raise _not_read("a task of SkyPilot", "the script of its `run`")
     return Envelope(proposal=parse_config_yaml(text, source=source)).along(along)
 
 

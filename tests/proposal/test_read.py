@@ -89,3 +89,11 @@ def test_a_json_list_is_the_words_of_a_command(argv: str, words: list[str], poin
 def test_lists_that_are_no_words_are_never_taken_for_a_model(text: str) -> None:
     with pytest.raises((InvalidEnvelope, MalformedDocument)):
         read_text(text, source="f")
+
+
+def test_a_task_of_skypilot_is_no_config_file() -> None:
+    task = "resources: {accelerators: L4:1}\nrun: |\n  vllm serve m\n"
+    with pytest.raises(InvalidEnvelope) as refused:
+        read_text(task, source="sky.yaml")
+    assert "the script of its `run`" in refused.value.problems[0].detail
+    assert read_text("model: m\nseed: 1\n", source="c.yaml").proposal.yaml is not None
