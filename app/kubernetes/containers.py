@@ -403,7 +403,7 @@ def _one_word(
     if word is None or "vllm" not in word.text:
         return None
     try:
-        meant = around.read_script(word.nested(), variables, ())
+        meant = around.read_script(word.nested(), variables, (), "sh")
     except AdmissionError:
         return None  # it is none of vLLM's
     return replace(meant, findings=(one_word(word), *meant.findings))
@@ -421,7 +421,10 @@ def _names_one(piece: Piece, scripts: Mapping[str, LineIndex]) -> bool:
 
 def _reader(files: Mapping[str, str], scripts: Mapping[str, LineIndex]) -> Any:
     def read_script(
-        text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
+        text: LineIndex,
+        environment: Mapping[str, Variable],
+        open_names: Sequence[str],
+        dialect: str,
     ) -> Proposal:
         read = read_shell(
             scripts.get(text.text.removeprefix("exec ").strip(), text),
@@ -430,6 +433,7 @@ def _reader(files: Mapping[str, str], scripts: Mapping[str, LineIndex]) -> Any:
             files=files,
             depth=1,
             open_names=open_names,
+            dialect=dialect,
         )
         at = read.command
         if at is not None and at.line and (at.line, at.column) == (at.end_line, at.end_column):

@@ -120,7 +120,11 @@ class _Reader:
         )
 
     def _read_script(
-        self, text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
+        self,
+        text: LineIndex,
+        environment: Mapping[str, Variable],
+        open_names: Sequence[str],
+        dialect: str,
     ) -> Proposal:
         return read_shell(
             text,
@@ -129,6 +133,7 @@ class _Reader:
             files=self._files,
             depth=1,
             open_names=open_names,
+            dialect=dialect,
         )
 
     def _text(self, node: ScalarNode) -> Interpolated:

@@ -30,6 +30,7 @@ WRAPPERS: Final = frozenset(
 )
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "dash", "ash"})
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
+_BASH_LINE: Final = re.compile(r"#!.*\bbash\b")
 # How a script begins that a shell runs: with a line that names one, or with none at all.
 _SHELL_LINE: Final = re.compile(r"(?!#!)|#!.*\b(?:ba|z|da|a)?sh\b")
 _SHELL_OPTIONS_WITH_VALUE: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
@@ -39,14 +40,14 @@ _SHELL_OPTIONS_WITH_VALUE: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile"
 class Surroundings:
     """What the words are part of.
 
-    `read_script` reads the text that `sh -c` is given; the shell around it has left open in it
-    what the names stand for. `files` are those given along, `scripts` those that a shell may run,
-    by path.
+    `read_script` reads the text that `sh -c` is given as the shell of that name does; the shell
+    around it has left open in it what the names stand for. `files` are those given along,
+    `scripts` those that a shell may run, by path.
     """
 
     form: Form
     text: LineIndex
-    read_script: Callable[[LineIndex, Mapping[str, Variable], Sequence[str]], Proposal]
+    read_script: Callable[[LineIndex, Mapping[str, Variable], Sequence[str], str], Proposal]
     files: Mapping[str, str]
     scripts: Mapping[str, LineIndex] = field(default_factory=dict)
 
@@ -78,7 +79,8 @@ def launched(
     for at, piece in enumerate(pieces):
         script = around.scripts.get(piece.literal)
         if script is not None and _SHELL_LINE.match(script.text):
-            return around.read_script(script, _through_env(pieces[:at], environment), ())
+            shell = "bash" if _BASH_LINE.match(script.text) else "sh"
+            return around.read_script(script, _through_env(pieces[:at], environment), (), shell)
         program = piece.literal.rpartition("/")[2]
         if program == "vllm" and [p.literal for p in pieces[at + 1 : at + 2]] == ["serve"]:
             return _server(Entrypoint.SERVE, pieces, at + 2, environment, around)
@@ -209,6 +211,7 @@ def _script(
     pieces: Sequence[Piece], at: int, environment: Mapping[str, Variable], around: Surroundings
 ) -> Proposal | None:
     """Read what `sh -c` is given as shell text of its own."""
+    shell = pieces[at].literal.rpartition("/")[2]
     i = at + 1
     given = False
     while i < len(pieces):
@@ -226,14 +229,14 @@ def _script(
         held = around.scripts.get(pieces[i].literal)
         if held is None:
             return None
-        return around.read_script(held, _through_env(pieces[:at], environment), ())
+        return around.read_script(held, _through_env(pieces[:at], environment), (), shell)
     script, rest = pieces[i], pieces[i + 1 :]
     environment = _through_env(pieces[:at], environment)
     if rest and not re.search(r"\s", script.text):
         meant = launched(pieces[i:], environment, around)
         if meant is not None:
             return replace(meant, findings=(_one_word(script), *meant.findings))
-    return around.read_script(script.nested(), environment, script.word.unresolved)
+    return around.read_script(script.nested(), environment, script.word.unresolved, shell)
 
 
 def _through_env(

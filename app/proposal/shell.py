@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from app.errors import MalformedDocument, PayloadTooLarge, Problem
+from app.errors import AdmissionError, MalformedDocument, PayloadTooLarge, Problem
 from app.proposal.env_file import read_env_file
-from app.proposal.launch import WRAPPERS, Surroundings, launched
+from app.proposal.launch import SHELLS, WRAPPERS, Surroundings, launched
 from app.proposal.pieces import Piece, numbered
 from app.proposal.positions import LineIndex, NestedText
 from app.proposal.proposal import Form, Proposal, Variable, Word
 from app.proposal.quoting import encoder_at
+from app.proposal.shell_conditions import is_test
+from app.proposal.shell_effects import assigned_by, set_by
 from app.proposal.shell_expand import MAX_EXPANDED, Field, Value, Variables
+from app.proposal.shell_flow import Flow
 from app.proposal.shell_lexer import Redirection, SimpleCommand, lex
-from app.proposal.shell_words import RawWord
+from app.proposal.shell_syntax import RESERVED, List, parse, parts_of, simple_commands
+from app.proposal.shell_words import Expansion, RawWord
 from app.verdict.finding import Finding, Severity
 
 MAX_TEXT: Final = MAX_EXPANDED
@@ -27,12 +31,17 @@ _MAX_DEPTH: Final = 8  # of scripts in the words of scripts
 _EXPORTING: Final = {"export", "declare", "typeset"}
 # Builtins and words that can change variables or the flow in ways we do not follow.
 _UNFOLLOWED: Final = frozenset({"source", ".", "eval", "read", "alias", "trap", "local", "mapfile"})
+_NAMING: Final = frozenset({"read", "local", "mapfile"})  # those that name what they set
+NOT_STARTED: Final = "shell-not-started"
 _SIGNALS: Final = frozenset({"EXIT", "0"}).union(
     *({name, f"SIG{name}"} for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CHLD"))
 )
-_COMPOUND: Final = frozenset(
-    {"if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac"}
-    | {"select", "function", "{", "}", "[[", "!"}
+# What a command that starts a server has in its words, and programs that start none.
+_OF_VLLM: Final = ("vllm", "huggingfaceserver")
+_SERVES: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints|-m\s+huggingfaceserver")
+_HARMLESS: Final = frozenset(
+    {"echo", "printf", "pgrep", "pkill", "grep", "curl", "wget", "nc", "mkdir", "ls", "cat", "rm"}
+    | {"cp", "mv", "ln", "chmod", "chown", "sleep", "tail", "head", "which", "cd", "du", "df"}
 )
 _OTHER_PROGRAMS: Final = frozenset(
     {"docker", "podman", "nerdctl", "bash", "sh", "zsh", "dash", "kubectl", "helm", "ray", "make"}
@@ -78,7 +87,11 @@ def parse_command(
     if (len(text) - len(text.rstrip("\\"))) % 2:
         text = text[:-1]  # it continues nothing, and the shell drops it
     proposal = read_shell(
-        LineIndex(text, source), form=Form.COMMAND, environment=given or {}, files=files or {}
+        LineIndex(text, source),
+        form=Form.COMMAND,
+        environment=given or {},
+        files=files or {},
+        dialect="bash",
     )
 
     def reread(edited: str) -> Proposal:
@@ -95,18 +108,20 @@ def read_shell(
     files: Mapping[str, str],
     depth: int = 0,
     open_names: Sequence[str] = (),
+    dialect: str = "sh",
 ) -> Proposal:
     """Read shell text that is part of something else, such as a container's command.
 
     `open_names` are variables that what is around it would have put in before a shell reads it:
-    what the text assigns to them does not count.
+    what the text assigns to them does not count. `dialect` names the shell that reads it: of any
+    but `bash` only what all of them do is known.
 
     Raises: as `parse_command`.
     """
     if depth > _MAX_DEPTH:
         problem = Problem("shell-depth", "scripts in scripts in scripts are not followed further")
         raise MalformedDocument("the shell text cannot be read", (problem,))
-    return _Reader(index, form, environment, files, depth, open_names).read()
+    return _Reader(index, form, environment, files, depth, open_names, dialect).read()
 
 
 class _Reader:
@@ -118,6 +133,7 @@ class _Reader:
         files: Mapping[str, str],
         depth: int,
         open_names: Sequence[str],
+        dialect: str,
     ) -> None:
         self._index = index
         self._around = Surroundings(form, index, self._read_script, files)
@@ -133,16 +149,19 @@ class _Reader:
         self._served: Proposal | None = None
         self._unclear: list[SimpleCommand] = []
         self._assigned = False
+        bash = dialect == "bash"
+        self._flow = Flow(self, self._variables, index, bash=bash)
 
     def read(self) -> Proposal:
         commands = lex(self._index)
         if len(commands) > MAX_COMMANDS:
             raise PayloadTooLarge(f"a script of more than {MAX_COMMANDS} commands is not read")
-        for command in commands:
-            self._command(command)
+        script = parse(commands, self.refuse)
+        self._flow.run(script)
         served = self._served
         if served is None:
-            served = self._environment_alone() or self._bare_arguments()
+            self._tell_of_what_is_passed_over(script)
+            served = self._environment_alone() or self._bare_arguments(script)
         if not served.only_environment:
             self._tell_of_variables(served)
         return replace(
@@ -167,9 +186,23 @@ class _Reader:
                 )
             )
 
+    def _tell_of_what_is_passed_over(self, script: List) -> None:
+        """Refuse a script that has a server and is known not to start it."""
+        if not self._flow.passed or self._flow.doubted:
+            return
+        held = [c for c in simple_commands(script) if self._may_start(c)]
+        if held and not any(map(self._may_start, self._unclear)):
+            detail = "what is run of this script does not start this server"
+            raise self.refuse(NOT_STARTED, detail, held[0].words[0])
+
+    def _may_start(self, command: SimpleCommand) -> bool:
+        rest = [word for word in command.words if word.assignment is None]
+        return bool(rest) and (rest[0].literal is None or self.starts(command, rest))
+
     # commands
 
-    def _command(self, command: SimpleCommand) -> None:
+    def command(self, command: SimpleCommand) -> None:
+        """Carry out a command that is run."""
         words = command.words
         if words and words[0].literal in {"$", "%"} and not words[0].quoted:
             words = words[1:]  # a pasted prompt
@@ -181,13 +214,8 @@ class _Reader:
                 self._variables.assign(word, exported=False)
             return
         program = rest[0].literal or ""
-        if program in _COMPOUND and not rest[0].quoted:
-            raise self._broken(
-                "shell-compound-command",
-                f"`{program}`: compound commands are not read; give the `vllm serve` command "
-                "on its own",
-                rest[0],
-            )
+        if program in RESERVED and not rest[0].quoted:
+            raise self.refuse("shell-compound-command", f"`{program}` cannot stand here", rest[0])
         if program in _EXPORTING:
             self._export(rest[1:])
         elif program == "unset":
@@ -197,10 +225,47 @@ class _Reader:
             pass
         elif program in _UNFOLLOWED:
             self._findings.append(self._not_followed(program, rest[0]))
+            self._flow.doubted = self._flow.doubted or program not in _NAMING
+            self._set_by(command)
         elif program == "cat" and len(rest) == 1:
             self._written_file(command)
         elif not self._serves(assigned, rest):
             self._unclear.append(SimpleCommand(words, command.redirections))
+            self._set_by(command)
+
+    def _set_by(self, command: SimpleCommand) -> None:
+        """Leave open what a command sets that is not carried out here."""
+        if names := assigned_by(command):
+            first = command.words[0] if command.words else command.redirections[0].target
+            self._variables.open(names, (), self._index.location(first.start, first.end))
+
+    def starts(self, command: SimpleCommand, words: Sequence[RawWord]) -> bool:
+        """Whether a command, from its program on, may start a server; where not, it is passed."""
+        if is_test(command):
+            return False
+        variables = self._variables
+        used, defaulted = set(variables.used), dict(variables.defaulted)
+        values = dict(variables.values) if any(set_by(words)) else None
+        try:
+            return self._may_serve(words)
+        except AdmissionError:
+            return True
+        finally:
+            variables.used, variables.defaulted = used, defaulted
+            variables.values = variables.values if values is None else values
+
+    def _may_serve(self, words: Sequence[RawWord]) -> bool:
+        program = (words[0].literal or "").rpartition("/")[2]
+        if program in WRAPPERS | SHELLS:
+            for word in words[1:]:
+                named = all(isinstance(part, Expansion) for part in word.parts)
+                if named and any(f.unresolved for f in self._variables.expand(word)):
+                    return True
+        pieces = self._pieces(words)
+        text = " ".join(piece.text for piece in pieces)
+        if program in _HARMLESS or not any(mark in text for mark in _OF_VLLM):
+            return False
+        return _SERVES.search(text) is not None or launched(pieces, {}, self._around) is not None
 
     def _serves(self, assigned: list[RawWord], words: list[RawWord]) -> bool:
         """Read the command as one that starts a server; say whether it is."""
@@ -211,7 +276,7 @@ class _Reader:
             self._variables.used, self._variables.defaulted = used, defaulted
             return False
         if self._served is not None:
-            raise self._broken(
+            raise self.refuse(
                 "several-commands",
                 "this is a second server command; validate one command at a time",
                 words[0],
@@ -232,7 +297,11 @@ class _Reader:
         return environment
 
     def _read_script(
-        self, text: LineIndex, environment: Mapping[str, Variable], open_names: Sequence[str]
+        self,
+        text: LineIndex,
+        environment: Mapping[str, Variable],
+        open_names: Sequence[str],
+        dialect: str,
     ) -> Proposal:
         return read_shell(
             text,
@@ -241,6 +310,7 @@ class _Reader:
             files=self._around.files,
             depth=self._depth + 1,
             open_names=open_names,
+            dialect=dialect,
         )
 
     def _environment_alone(self) -> Proposal | None:
@@ -271,7 +341,7 @@ class _Reader:
             only_environment=True,
         )
 
-    def _bare_arguments(self) -> Proposal:
+    def _bare_arguments(self, script: List) -> Proposal:
         commands = self._unclear
         if not commands:
             detail = "there is no `vllm serve` command in it"
@@ -284,15 +354,16 @@ class _Reader:
         program = (head.literal or "").rpartition("/")[2]
         following = words[count + 1].literal if len(words) > count + 1 else None
         if program == "vllm":
-            raise self._broken(
+            raise self.refuse(
                 "not-serve",
                 f"`vllm {following or ''}`".replace(" `", "`")
                 + " starts no server; only `vllm serve …` is checked",
                 head,
             )
         known = program in _OTHER_PROGRAMS or program in WRAPPERS or _PYTHON.fullmatch(program)
-        if known or len(commands) > 1:
-            raise self._broken(
+        compound = any(parts_of(n) for entry in script for p in entry for n in p.nodes)
+        if known or compound or len(commands) > 1:
+            raise self.refuse(
                 "no-command",
                 f"no `vllm serve …` command was found; `{program}` is not read. Give the "
                 "`vllm serve` command itself, or only its arguments",
@@ -355,7 +426,7 @@ class _Reader:
 
     # words
 
-    def _pieces(self, raws: list[RawWord]) -> list[Piece]:
+    def _pieces(self, raws: Sequence[RawWord]) -> list[Piece]:
         pieces: list[Piece] = []
         for raw in raws:
             for found in self._variables.expand(raw):
@@ -383,7 +454,8 @@ class _Reader:
             undecided=True,
         )
 
-    def _broken(self, code: str, detail: str, word: RawWord) -> MalformedDocument:
+    def refuse(self, code: str, detail: str, word: RawWord) -> MalformedDocument:
+        """Say that the script cannot be read, and where."""
         line, column = self._index.line_column(word.start)
         problem = Problem(code, detail, line=line, column=column)
         return MalformedDocument("the shell text cannot be read", (problem,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -136,7 +136,7 @@ class Variables:
             for number, element in enumerate(value.elements):
                 yield element.text, element.unresolved, number > 0
             return
-        text, unresolved = self._value_of(part)
+        text, unresolved = self.value_of(part)
         if not breaks or unresolved:
             yield text, unresolved, False
             return
@@ -144,10 +144,19 @@ class Variables:
             yield piece, (), number > 0 or text[:1].isspace()
 
     def _ends_field(self, part: Expansion) -> bool:
-        text, unresolved = self._value_of(part)
+        text, unresolved = self.value_of(part)
         return not unresolved and text[-1:].isspace()
 
-    def _value_of(self, part: Expansion) -> tuple[str, tuple[str, ...]]:
+    def open(self, names: Iterable[str], causes: Sequence[str], place: Location) -> None:
+        """Take variables for unknown from here on, as what `causes` hold may change them."""
+        for name in names:
+            before = self.values.get(name)
+            location = before.location if before else replace(place, variable=name)
+            hangs_on = tuple(dict.fromkeys((name, *causes)))
+            self.values[name] = Value(f"${name}", hangs_on, location, exported=True)
+
+    def value_of(self, part: Expansion) -> tuple[str, tuple[str, ...]]:
+        """Give the text of an expansion, and the variables left open in it."""
         if part.arithmetic is not None:
             return self._arithmetic(part, part.arithmetic)
         if part.name is None:
@@ -157,13 +166,20 @@ class Variables:
             return part.raw, (part.name,)
         value = self.values.get(part.name)
         operator = part.operator or ""
+        empty = value is not None and not value.text and operator.startswith(":")
+        if operator in {"=", ":="} and (value is None or empty):
+            place = self._index.location(part.at, part.at + len(part.raw))
+            exported = value is not None and value.exported
+            place = replace(place, variable=part.name)
+            self.values[part.name] = Value(part.word, (), place, exported=exported)
         if value is None:
             if operator in {"-", ":-", "=", ":="}:
                 place = self._index.location(part.at, part.at + len(part.raw))
                 self.defaulted.setdefault(part.name, place)
                 return part.word, ()
             return part.raw, (part.name,)
-        empty = not value.text and operator.startswith(":")
+        if operator.endswith("+") and value.unresolved:  # it may be empty, or not be set
+            return part.raw, value.unresolved
         if operator.endswith("+"):
             return ("" if empty else part.word), ()
         if operator.endswith(("-", "=")) and empty:
@@ -196,7 +212,7 @@ class Variables:
         for part in inner:
             text = part.text if isinstance(part, Literal) else ""
             if isinstance(part, Expansion):
-                text, unresolved = self._value_of(part)
+                text, unresolved = self.value_of(part)
                 open_names.extend(unresolved)
                 if part.operator == "[@]":
                     return ()

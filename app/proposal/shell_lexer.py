@@ -2,8 +2,8 @@
 
 Covers what people paste around a server command: quotes, escapes, line continuation, comments,
 assignments, arrays, lists, pipelines, redirections, here-documents and parameter expansion.
-Compound commands (`if`, `for`, subshells) are refused with their place. Source: POSIX.1-2024,
-XCU chapter 2.
+Reserved words (`if`, `for`) are words here, for `shell_syntax` to put together; subshells and
+functions are refused with their place. Source: POSIX.1-2024, XCU chapter 2.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.proposal.positions import LineIndex
-from app.proposal.shell_words import BLANK, RawWord, Scanner
+from app.proposal.shell_words import BLANK, Literal, RawWord, Scanner
 
 _OPERATORS: Final = ("&&", "||", ";;", "|&", "&", "|", ";", "(", ")")
+# After these a command begins, and with it another reserved word may.
+BEFORE_COMMAND: Final = frozenset({"if", "then", "else", "elif", "while", "until", "do", "{", "!"})
+_MOST_RESERVED: Final = 20  # of those that begin one line
 _REDIRECTION: Final = re.compile(r"(?:\d*(?:<<<|<<-|<<|<>|<&|>>|>\||>&|<|>)|&>>|&>)")
 
 
@@ -36,17 +39,18 @@ class Redirection:
 
 @dataclass(slots=True)
 class SimpleCommand:
-    """Words and redirections up to the next operator."""
+    """Words and redirections up to the next operator, and that: a newline, or none at the end."""
 
     words: list[RawWord] = field(default_factory=list)
     redirections: list[Redirection] = field(default_factory=list)
+    operator: str = ""
 
 
 def lex(index: LineIndex) -> list[SimpleCommand]:
     """Split shell text into simple commands.
 
     Raises:
-        MalformedDocument: an unclosed quote or here-document, or a compound command.
+        MalformedDocument: an unclosed quote or here-document, a subshell or a function.
     """
     return _Lexer(index).run()
 
@@ -57,6 +61,7 @@ class _Lexer(Scanner):
         self._commands: list[SimpleCommand] = []
         self._command = SimpleCommand()
         self._pending: list[Redirection] = []
+        self._in_test = False  # within `[[ … ]]`, where operators are words
 
     def run(self) -> list[SimpleCommand]:
         text, size = self._text, len(self._text)
@@ -66,13 +71,15 @@ class _Lexer(Scanner):
                 self._at += 1
             elif char == "\n":
                 self._at += 1
-                self._end_command()
+                self._end_command("\n")
                 self._read_here_documents()
             elif char == "#":
                 end = text.find("\n", self._at)
                 self._at = size if end < 0 else end
             elif self._continues():
                 continue
+            elif self._in_test:
+                self._word_of_test()
             elif text.startswith(("<(", ">("), self._at):
                 self._command.words.append(self._word())
             elif match := _REDIRECTION.match(text, self._at):
@@ -81,16 +88,40 @@ class _Lexer(Scanner):
                 self._operator(operator)
             else:
                 self._command.words.append(self._word())
-        self._end_command()
+                self._in_test = self._begins_test()
+        self._end_command("")
         self._read_here_documents()
         return self._commands
 
     # structure
 
-    def _end_command(self) -> None:
+    def _end_command(self, operator: str) -> None:
+        self._in_test = False
         if self._command.words or self._command.redirections:
+            self._command.operator = operator
             self._commands.append(self._command)
         self._command = SimpleCommand()
+
+    def _begins_test(self) -> bool:
+        """Whether the last word is a `[[` where a command begins."""
+        words = self._command.words
+        if len(words) > _MOST_RESERVED or words[-1].quoted or words[-1].literal != "[[":
+            return False
+        return all(w.literal in BEFORE_COMMAND and not w.quoted for w in words[:-1])
+
+    def _word_of_test(self) -> None:
+        text, at = self._text, self._at
+        operator = next((o for o in (*_OPERATORS, "<", ">") if text.startswith(o, at)), None)
+        if operator in {";", ";;", "&"}:
+            self._operator(operator)
+        elif operator is not None and not text.startswith(("<(", ">("), at):
+            self._at += len(operator)
+            literal = Literal(operator, tuple(range(at, self._at)))
+            self._command.words.append(RawWord(at, self._at, (literal,)))
+        else:
+            word = self._word()
+            self._command.words.append(word)
+            self._in_test = word.quoted or word.literal != "]]"
 
     def _operator(self, operator: str) -> None:
         if operator in {"(", ")", ";;"}:
@@ -100,7 +131,7 @@ class _Lexer(Scanner):
                 "`vllm serve` command on its own",
             )
         self._at += len(operator)
-        self._end_command()
+        self._end_command(operator)
 
     def _redirection(self, match: re.Match[str]) -> None:
         start, operator = self._at, match.group().lstrip("0123456789")

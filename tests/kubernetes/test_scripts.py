@@ -37,7 +37,7 @@ def test_a_script_without_a_server_is_none(text: str, image: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "until ready; do sleep 1; done\nvllm serve m",
+        "if ready; then sleep 1; fi | tee log; case m in m) vllm serve m;; esac",
         "while true; do sleep 1; done\npython3 -m huggingfaceserver --model_dir=/m",
     ],
 )
@@ -103,7 +103,7 @@ data:
     set -e
     exec vllm serve m --return-sampling-mask --seed $SEED
   until.sh: |
-    until ready; do sleep 1; done
+    until ready; do eval $STEP; done
     vllm serve m
   run.py: |
     #!/usr/bin/env python3

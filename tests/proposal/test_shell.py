@@ -156,7 +156,7 @@ def test_the_module_entry_point_is_told_apart() -> None:
         ("vllm serve $'m", "shell-unclosed-quote", 1, 12),
         ("vllm serve $(m", "shell-unclosed-substitution", 1, 13),
         ("vllm serve m \\ \n --port 1", "shell-broken-continuation", 1, 14),
-        ("if true; then vllm serve m; fi", "shell-compound-command", 1, 1),
+        ("if ready; then vllm serve m; fi", "shell-compound-command", 1, 16),
         ("(vllm serve m)", "shell-compound-command", 1, 1),
         ("vllm serve m >", "shell-redirection", 1, 14),
         ("cat <<EOF\nvllm serve m", "shell-here-document", 1, 7),
