@@ -78,8 +78,9 @@ def _aligned(raw: str, value: str, style: str | None) -> list[int] | None:
             at = _skip_joined(raw, at, style)
             there = _BLANKS.match(raw, at)
             if there is not None:
-                offsets.extend(_spread(there, run))
-                at, i = there.end(), run.end()
+                end = min(run.end(), i + _stands_for(there)) if style == '"' else run.end()
+                offsets.extend(_spread(there, end - i, run))
+                at, i = there.end(), end
                 continue
             if run.end() == len(value) and style in {"|", ">"}:  # a line end that is implied
                 offsets.extend([len(raw)] * len(run.group()))
@@ -100,10 +101,16 @@ def _aligned(raw: str, value: str, style: str | None) -> list[int] | None:
     return offsets
 
 
-def _spread(there: re.Match[str], run: re.Match[str]) -> list[int]:
-    if there.group() == run.group():
+def _stands_for(there: re.Match[str]) -> int:
+    """Give how many blanks a run between double quotes is; more may follow it as escapes."""
+    ends = there.group().count("\n")
+    return max(1, ends - 1) if ends else len(there.group())
+
+
+def _spread(there: re.Match[str], count: int, run: re.Match[str]) -> list[int]:
+    if run.group().startswith(there.group()) and count == len(there.group()):
         return list(range(there.start(), there.end()))
-    return [there.start()] * len(run.group())
+    return [there.start()] * count
 
 
 def _skip_joined(raw: str, at: int, style: str | None) -> int:
