@@ -41,7 +41,7 @@ from app.proposal.launch import Container, Surroundings, contained
 from app.proposal.pieces import Piece
 from app.proposal.positions import LineIndex, NestedText
 from app.proposal.proposal import Form, Proposal, Variable, Word
-from app.proposal.shell import read_shell
+from app.proposal.shell import NOT_STARTED, read_shell
 from app.proposal.workload import GpuShare, Workload
 from app.verdict.finding import Finding
 
@@ -211,6 +211,10 @@ class _Pod:
         proposal = self._started(started, around)
         if proposal is None:
             return None
+        if proposal.only_environment and environment.indices:
+            each = self._each(container, place, environment.indices)
+            if each is not None:
+                return each
         remarks: list[Finding] = []
         if not isinstance(proposal.text, NestedText):  # no shell reads the words
             remarks.extend(quoted_json(proposal))
@@ -259,11 +263,27 @@ class _Pod:
             if read is not None:
                 yield f"{POD_INDEX}={index}", read
 
+    def _each(
+        self, container: Mapping[str, Any], place: Path, indices: Iterable[int]
+    ) -> Proposal | None:
+        """Read what pods of a group start whose script hangs on their index.
+
+        It is the first one's that starts a server; the others of those are its `pods`. None if
+        the script of one cannot be read, or none of them starts any.
+        """
+        read = ((i, self.server(container, place, i)) for i in indices)
+        started = [(f"{POD_INDEX}={i}", server) for i, server in read if server is not None]
+        if not started or any(server.only_environment for _, server in started):
+            return None
+        return replace(started[0][1], pods=tuple(started) if len(started) > 1 else ())
+
     def _started(self, started: Container, around: Surroundings) -> Proposal | None:
         """Give what the container starts; a script that is none of vLLM's is passed over."""
         try:
             proposal = contained(started, around)
         except AdmissionError as error:
+            if any(problem.code == NOT_STARTED for problem in error.problems):
+                return None
             words = (*(started.entrypoint or ()), *started.arguments)
             held = around.scripts
             scripts = [p for p in words if _STARTS_VLLM.search(p.text) or _names_one(p, held)]

@@ -9,7 +9,7 @@ from typing import Final
 
 from app.errors import AdmissionError, MalformedDocument, PayloadTooLarge, Problem
 from app.proposal.env_file import read_env_file
-from app.proposal.launch import SHELLS, WRAPPERS, Surroundings, launched
+from app.proposal.launch import WRAPPERS, Surroundings, launched
 from app.proposal.pieces import Piece, numbered
 from app.proposal.positions import LineIndex, NestedText
 from app.proposal.proposal import Form, Proposal, Variable, Word
@@ -19,8 +19,9 @@ from app.proposal.shell_effects import assigned_by, set_by
 from app.proposal.shell_expand import MAX_EXPANDED, Field, Value, Variables
 from app.proposal.shell_flow import Flow
 from app.proposal.shell_lexer import Redirection, SimpleCommand, lex
+from app.proposal.shell_programs import is_open, names_server
 from app.proposal.shell_syntax import RESERVED, List, parse, parts_of, simple_commands
-from app.proposal.shell_words import Expansion, RawWord
+from app.proposal.shell_words import RawWord
 from app.verdict.finding import Finding, Severity
 
 MAX_TEXT: Final = MAX_EXPANDED
@@ -35,13 +36,6 @@ _NAMING: Final = frozenset({"read", "local", "mapfile"})  # those that name what
 NOT_STARTED: Final = "shell-not-started"
 _SIGNALS: Final = frozenset({"EXIT", "0"}).union(
     *({name, f"SIG{name}"} for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CHLD"))
-)
-# What a command that starts a server has in its words, and programs that start none.
-_OF_VLLM: Final = ("vllm", "huggingfaceserver")
-_SERVES: Final = re.compile(r"vllm\s+serve|-m\s+\S*vllm|vllm\.entrypoints|-m\s+huggingfaceserver")
-_HARMLESS: Final = frozenset(
-    {"echo", "printf", "pgrep", "pkill", "grep", "curl", "wget", "nc", "mkdir", "ls", "cat", "rm"}
-    | {"cp", "mv", "ln", "chmod", "chown", "sleep", "tail", "head", "which", "cd", "du", "df"}
 )
 _OTHER_PROGRAMS: Final = frozenset(
     {"docker", "podman", "nerdctl", "bash", "sh", "zsh", "dash", "kubectl", "helm", "ray", "make"}
@@ -255,17 +249,11 @@ class _Reader:
             variables.values = variables.values if values is None else values
 
     def _may_serve(self, words: Sequence[RawWord]) -> bool:
-        program = (words[0].literal or "").rpartition("/")[2]
-        if program in WRAPPERS | SHELLS:
-            for word in words[1:]:
-                named = all(isinstance(part, Expansion) for part in word.parts)
-                if named and any(f.unresolved for f in self._variables.expand(word)):
-                    return True
+        if is_open(words, self._variables):
+            return True
         pieces = self._pieces(words)
-        text = " ".join(piece.text for piece in pieces)
-        if program in _HARMLESS or not any(mark in text for mark in _OF_VLLM):
-            return False
-        return _SERVES.search(text) is not None or launched(pieces, {}, self._around) is not None
+        told = names_server(words, " ".join(piece.text for piece in pieces))
+        return launched(pieces, {}, self._around) is not None if told is None else told
 
     def _serves(self, assigned: list[RawWord], words: list[RawWord]) -> bool:
         """Read the command as one that starts a server; say whether it is."""

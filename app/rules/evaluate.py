@@ -45,7 +45,7 @@ def validate(
         every_setting=every_setting,
         policy=policy,
     )
-    if verdict.accepted:
+    if verdict.accepted or _differ(proposal):
         return verdict
 
     # To the strict profile warnings count.
@@ -141,7 +141,26 @@ def _judged(
 
 def _as_pod(proposal: Proposal, pod: Proposal) -> Proposal:
     """Give the server as one pod of its group starts it."""
-    return replace(proposal, words=pod.words, environment=pod.environment, pods=())
+    return replace(
+        proposal,
+        words=pod.words,
+        environment=pod.environment,
+        entrypoint=pod.entrypoint,
+        program=pod.program,
+        command=pod.command,
+        text=pod.text,
+        option_at=pod.option_at,
+        findings=pod.findings if _differ(proposal) else proposal.findings,
+        pods=(),
+    )
+
+
+def _differ(proposal: Proposal) -> bool:
+    """Whether pods of a group run different commands of one script: a fix of one is in another.
+
+    No correction is looked for then.
+    """
+    return any(pod.command != proposal.command for _, pod in proposal.pods)
 
 
 def _of_all(names: Sequence[str], verdicts: Sequence[Verdict]) -> Verdict:
