@@ -1,8 +1,8 @@
 """Custom resources that say in their own words what a server is to be.
 
 Each reader gives objects with a pod as Kubernetes would have it, made from the resource. Sources:
-the resources' own definitions (KServe `v1beta1`, `v1alpha1`; KubeAI `kubeai.org/v1`; the
-production-stack chart's `values.yaml` and its `VLLMRuntime`; llm-d's `InferenceServerConfig`).
+the resources' own definitions (KServe `v1beta1`, `v1alpha1`; KubeAI `kubeai.org/v1`; llm-d's
+`InferenceServerConfig`).
 """
 
 from __future__ import annotations
@@ -14,38 +14,24 @@ from typing import Any, Final, TypeAlias
 from app.kubernetes.helm_values import app_template, values_in
 from app.kubernetes.llm_service import Parallelism
 from app.kubernetes.manifest import Manifest, Path
+from app.kubernetes.members import as_list, as_text
 from app.kubernetes.placed import Maker, Role
 from app.kubernetes.presumed import is_telling
+from app.kubernetes.stack import stack_runtime, stack_values
 
 _MODELS: Final = "/mnt/models"
 _RUNTIME: Final[Path] = ("spec", "runtime")
 _ADDITIONAL: Final = "VLLM_ADDITIONAL_ARGS"
-# Names of production-stack for what vLLM has as options; switches have no value.
-_VLLM_CONFIG: Final = {
-    "tensorParallelSize": "--tensor-parallel-size",
-    "pipelineParallelSize": "--pipeline-parallel-size",
-    "maxModelLen": "--max-model-len",
-    "dtype": "--dtype",
-    "gpuMemoryUtilization": "--gpu-memory-utilization",
-    "maxNumSeqs": "--max-num-seqs",
-    "maxLoras": "--max-loras",
-}
-_SWITCHES: Final = {
-    "enablePrefixCaching": ("--enable-prefix-caching", "--no-enable-prefix-caching"),
-    "enableChunkedPrefill": ("--enable-chunked-prefill", "--no-enable-chunked-prefill"),
-}
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 # Formats whose servers take vLLM's arguments, whatever runtime has them.
 _FORMATS: Final = frozenset({"huggingface", "vllm"})
 _HUGGING_FACE: Final = ("python3", "-m", "huggingfaceserver")
-# What the chart gives where the values are silent.
-_CHART_PROBE: Final[dict[str, Any]] = {"httpGet": {"path": "/health", "port": 8000}}
 
 
 def made_of(manifest: Manifest, stream: Sequence[Manifest]) -> tuple[Manifest, ...] | None:
     """Give the objects that a custom resource stands for; None if it is none of these kinds."""
     if "servingEngineSpec" in manifest.data:
-        return tuple(_values(manifest))
+        return tuple(stack_values(manifest))
     reader = _READERS.get((manifest.group, manifest.kind))
     if reader is None:
         return None
@@ -57,86 +43,8 @@ def made_of(manifest: Manifest, stream: Sequence[Manifest]) -> tuple[Manifest, .
 def _helm(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
     """Read an object that has a chart installed, by the values it gives."""
     for at in values_in(manifest):
-        yield from _values(manifest, at)
+        yield from stack_values(manifest, at)
         yield from app_template(manifest, at)
-
-
-def _values(manifest: Manifest, at: Path = ()) -> Iterator[Manifest]:
-    """Read the values of the production-stack chart."""
-    engine: Path = (*at, "servingEngineSpec")
-    models = manifest.at((*engine, "modelSpec"))
-    for i, model in enumerate(models if isinstance(models, list) else ()):
-        if isinstance(model, Mapping):
-            yield _of_stack(manifest, (*engine, "modelSpec", i), model, engine)
-
-
-def _of_stack(manifest: Manifest, at: Path, model: Mapping[str, Any], engine: Path) -> Manifest:
-    maker = Maker(manifest)
-    maker.plan.partial = False
-    repository, tag = model.get("repository"), model.get("tag")
-    if isinstance(repository, str) and isinstance(tag, str):
-        maker.set("image", f"{repository}:{tag}", (*at, "tag"))
-    maker.set("command", ["vllm", "serve"], at)
-    maker.word(str(model.get("modelURL", "")), (*at, "modelURL"), Role.VALUE)
-    _vllm_config(maker, manifest, (*at, "vllmConfig"))
-    maker.set("env", model.get("env"), (*at, "env"))
-    maker.plan.variables = (*at, "env")
-    count = model.get("requestGPU")
-    if isinstance(count, int):
-        maker.set("resources", {"limits": {"nvidia.com/gpu": count}}, (*at, "requestGPU"))
-    for name in _PROBES:
-        probe, where = model.get(name), (*at, name)
-        if probe is None:
-            probe, where = manifest.at((*engine, name)), (*engine, name)
-        if name == "readinessProbe" and probe is None:
-            probe = _CHART_PROBE
-        maker.set(name, probe, where)
-    if model.get("shmSize") is not None:
-        _shared_memory(maker, model["shmSize"], (*at, "shmSize"))
-    return maker.made(str(model.get("name", at[-1])), at)
-
-
-def _vllm_config(maker: Maker, manifest: Manifest, at: Path) -> None:
-    config = manifest.at(at)
-    members = config if isinstance(config, Mapping) else {}
-    for key, value in members.items():
-        if key in _VLLM_CONFIG and value is not None:
-            maker.word(_VLLM_CONFIG[key], (*at, key), Role.FLAG)
-            maker.word(_text(value), (*at, key), Role.VALUE)
-        elif key in _SWITCHES and isinstance(value, bool):
-            options = _SWITCHES[key]
-            maker.word(options[0 if value else 1], (*at, key), Role.SWITCH, options)
-    maker.plan.words = (*at, "extraArgs")
-    for i, word in enumerate(_list(members.get("extraArgs"))):
-        maker.word(_text(word), (*at, "extraArgs", i), Role.ITEM)
-
-
-def _shared_memory(maker: Maker, limit: Any, at: Path) -> None:
-    volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
-    maker.set_pod("volumes", [volume], at)
-    maker.set("volumeMounts", [{"name": "shm", "mountPath": "/dev/shm"}], at)  # noqa: S108 - no file of ours
-
-
-def _runtime(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
-    """Read a VLLMRuntime of production-stack."""
-    maker = Maker(manifest)
-    image = manifest.at(("spec", "deploymentConfig", "image"))
-    if isinstance(image, Mapping) and isinstance(image.get("name"), str):
-        registry = image.get("registry")
-        name = f"{registry}/{image['name']}" if registry else image["name"]
-        maker.set("image", name, ("spec", "deploymentConfig", "image", "name"))
-    maker.set("command", ["vllm", "serve"], ("spec",))
-    model: Path = ("spec", "model", "modelURL")
-    maker.word(str(manifest.at(model)), model, Role.VALUE)
-    _vllm_config(maker, manifest, ("spec", "vllmConfig"))
-    resources = manifest.at(("spec", "deploymentConfig", "resources"))
-    gpu = resources.get("gpu") if isinstance(resources, Mapping) else None
-    if gpu is not None:
-        limits = {"limits": {"nvidia.com/gpu": gpu}}
-        maker.set("resources", limits, ("spec", "deploymentConfig", "resources", "gpu"))
-    maker.plan.variables = ("spec", "vllmConfig", "env")
-    maker.set("env", manifest.at(maker.plan.variables), maker.plan.variables)
-    yield maker.made("vllm", ("spec",))
 
 
 def _kubeai(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -146,11 +54,11 @@ def _kubeai(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest]:
     maker = Maker(manifest)
     maker.set("image", manifest.at(("spec", "image")), ("spec", "image"))
     maker.set("command", ["vllm", "serve"], ("spec",))
-    url = _text(manifest.at(("spec", "url")))
+    url = as_text(manifest.at(("spec", "url")))
     maker.word(url.removeprefix("hf://").partition("?")[0], ("spec", "url"))
     maker.plan.words = ("spec", "args")
-    for i, word in enumerate(_list(manifest.at(maker.plan.words))):
-        maker.word(_text(word), ("spec", "args", i), Role.ITEM)
+    for i, word in enumerate(as_list(manifest.at(maker.plan.words))):
+        maker.word(as_text(word), ("spec", "args", i), Role.ITEM)
     _named_variables(maker, manifest, ("spec", "env"))
     yield maker.made("server", ("spec",))
 
@@ -201,7 +109,7 @@ def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterat
     containers = None if runtime is None else runtime.at(("spec", "containers"))
     base = containers[0] if isinstance(containers, list) and containers else {}
     kind = manifest.at((*at, "modelFormat", "name"))
-    words = [_text(word) for word in _list(model.get("args"))]
+    words = [as_text(word) for word in as_list(model.get("args"))]
     known = str(kind).lower() in _FORMATS or any(map(is_telling, words))
     if not isinstance(base, Mapping) or not (base or known):
         return
@@ -216,19 +124,19 @@ def _inference_service(manifest: Manifest, stream: Sequence[Manifest]) -> Iterat
         for i, word in enumerate(held if isinstance(held, list) else ()):
             # `{{.Name}}` is what KServe puts there.
             if where is at:
-                maker.word(_text(word), at)
+                maker.word(as_text(word), at)
             else:
-                maker.word(_text(word), (*where, i), Role.ITEM)
+                maker.word(as_text(word), (*where, i), Role.ITEM)
     maker.plan.words, maker.plan.variables = (*at, "args"), (*at, "env")
     own_variables, variables = model.get("env"), base.get("env")
-    listed = [*_list(variables), *_list(own_variables)]
+    listed = [*as_list(variables), *as_list(own_variables)]
     maker.set("env", listed or None, (*at, "env"))
     maker.set("resources", model.get("resources") or base.get("resources"), (*at, "resources"))
-    mounts = [*_list(base.get("volumeMounts")), *_list(model.get("volumeMounts"))]
+    mounts = [*as_list(base.get("volumeMounts")), *as_list(model.get("volumeMounts"))]
     maker.set("volumeMounts", mounts or None, (*at, "volumeMounts"))
-    volumes = [] if runtime is None else _list(runtime.at(("spec", "volumes")))
+    volumes = [] if runtime is None else as_list(runtime.at(("spec", "volumes")))
     predictor: Path = at[:-1]
-    volumes = [*volumes, *_list(manifest.at((*predictor, "volumes")))]
+    volumes = [*volumes, *as_list(manifest.at((*predictor, "volumes")))]
     maker.set_pod("volumes", volumes or None, (*predictor, "volumes"))
     for key in ("nodeSelector", "affinity", "schedulerName", "resourceClaims"):
         maker.set_pod(key, manifest.at((*predictor, key)), (*predictor, key))
@@ -260,7 +168,7 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
     for at in _LLM_PODS:
         pod = manifest.at(at)
         containers = pod.get("containers") if isinstance(pod, Mapping) else None
-        for i, container in enumerate(_list(containers)):
+        for i, container in enumerate(as_list(containers)):
             if not isinstance(container, Mapping) or container.get("name") != "main":
                 continue
             maker, place = Maker(manifest), (*at, "containers", i)
@@ -272,7 +180,7 @@ def _llm_service(manifest: Manifest, _: Sequence[Manifest]) -> Iterator[Manifest
                     maker.set_pod(key, value, (*at, key))
             own, parallelism = bool(container.get("command")), Parallelism(manifest, at)
             maker.set_pod("podGroupSize", parallelism.group_size, parallelism.place)
-            variables = _list(container.get("env"))
+            variables = as_list(container.get("env"))
             if own:
                 maker.set("args", container.get("args"), (*place, "args"))
             else:
@@ -295,11 +203,12 @@ def _llm_config(manifest: Manifest, stream: Sequence[Manifest]) -> Iterator[Mani
 
 
 def _adds_arguments(containers: object) -> bool:
-    mains = (c for c in _list(containers) if isinstance(c, Mapping) and c.get("name") == "main")
+    mains = (c for c in as_list(containers) if isinstance(c, Mapping) and c.get("name") == "main")
     return any(
         bool(main.get("args"))
         or any(
-            isinstance(e, Mapping) and e.get("name") == _ADDITIONAL for e in _list(main.get("env"))
+            isinstance(e, Mapping) and e.get("name") == _ADDITIONAL
+            for e in as_list(main.get("env"))
         )
         for main in mains
         if not main.get("command")
@@ -315,7 +224,7 @@ def _llm_arguments(
     """
     maker.set("command", ["vllm", "serve"], place)
     maker.word(_MODELS, place)
-    variables: list[Any] = list(_list(container.get("env")))
+    variables: list[Any] = list(as_list(container.get("env")))
     names = frozenset(str(entry.get("name")) for entry in variables if isinstance(entry, Mapping))
     for word, source in parallelism.words(names):
         maker.word(word, source)
@@ -333,8 +242,8 @@ def _llm_arguments(
             for word in _split(entry.get("value")):
                 maker.word(word, at, Role.TEXT)
             variables[i] = None  # it is for the shell that KServe starts vLLM with
-    for i, word in enumerate(_list(container.get("args"))):
-        maker.word(_text(word), (*arguments, i), Role.ITEM)
+    for i, word in enumerate(as_list(container.get("args"))):
+        maker.word(as_text(word), (*arguments, i), Role.ITEM)
     return variables
 
 
@@ -345,19 +254,9 @@ def _split(text: object) -> list[str]:
         return []
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
-
-
 _Reader: TypeAlias = Callable[[Manifest, Sequence[Manifest]], Iterator[Manifest]]
 _READERS: Final[dict[tuple[str, str], _Reader]] = {
-    ("production-stack.vllm.ai", "VLLMRuntime"): _runtime,
+    ("production-stack.vllm.ai", "VLLMRuntime"): stack_runtime,
     ("kubeai.org", "Model"): _kubeai,
     ("helm.toolkit.fluxcd.io", "HelmRelease"): _helm,
     ("argoproj.io", "Application"): _helm,

@@ -158,3 +158,47 @@ def test_an_image_of_others_may_bring_connectors(image: str | None, outcome: str
     verdict = verdict_of(server)
     assert verdict.outcome.value == outcome
     assert "kv-transfer-connector-unknown" in {f.rule for f in verdict.findings}
+
+
+def stack_model(**members: Any) -> dict[str, Any]:
+    model = {"name": "m", "modelURL": "org/m", "repository": "vllm/vllm-openai", "tag": "v0.32.0"}
+    return {"servingEngineSpec": {"containerPort": 8123, "modelSpec": [{**model, **members}]}}
+
+
+def stack_runtime(config: dict[str, Any], **members: Any) -> dict[str, Any]:
+    spec = {"vllmConfig": config, **members, "model": {"modelURL": "org/m", **members["model"]}}
+    return object_of("production-stack.vllm.ai/v1alpha1", "VLLMRuntime", spec)
+
+
+def test_the_stack_has_options_beside_its_settings_of_vllm() -> None:
+    model = stack_model(enableTool=True, toolCallParser="hermes", enableLoRA=False, vllmConfig={})
+    assert words(model) == [
+        ["org/m", "--port", "8123", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    ]
+
+
+def test_a_wrong_tool_parser_of_the_stack_is_found() -> None:
+    model = stack_model(enableTool=True, toolCallParser="no-such-parser")
+    assert "serve-tool-parser" in rules(model)
+    assert "serve-tool-parser" not in rules(stack_model(enableTool=True, toolCallParser="hermes"))
+
+
+def test_a_runtime_of_the_stack_has_options_with_its_model() -> None:
+    model = {"maxModelLen": 4096, "maxNumSeqs": 0, "dtype": "bfloat16", "enableLoRA": True}
+    cache = {"enabled": True}
+    given = stack_runtime({"port": 8001, "v1": True}, model=model, lmCacheConfig=cache)
+    assert words(given) == [
+        [
+            *("org/m", "--max-model-len", "4096", "--dtype", "bfloat16", "--enable-lora"),
+            *("--port", "8001", "--kv-transfer-config"),
+            '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}',
+        ]
+    ]
+
+
+@pytest.mark.parametrize("value", [[], {}, None, "", [1], {"a": 1}])
+def test_settings_of_the_stack_may_be_of_any_type(value: Any) -> None:
+    model = stack_model(enableTool=value, toolCallParser=value, vllmConfig={"dtype": value})
+    assert words(model)[0][:1] == ["org/m"]
+    assert words(stack_model(vllmConfig=value, lmcacheConfig=value))[0][:1] == ["org/m"]
+    assert words(stack_runtime({"dtype": value}, model={"chatTemplate": value}))
