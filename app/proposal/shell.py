@@ -143,14 +143,14 @@ class _Reader:
         self._served: Proposal | None = None
         self._unclear: list[SimpleCommand] = []
         self._assigned = False
-        bash = dialect == "bash"
-        self._flow = Flow(self, self._variables, index, bash=bash)
+        self._bash = dialect == "bash"
+        self._flow = Flow(self, self._variables, index, bash=self._bash)
 
     def read(self) -> Proposal:
         commands = lex(self._index)
         if len(commands) > MAX_COMMANDS:
             raise PayloadTooLarge(f"a script of more than {MAX_COMMANDS} commands is not read")
-        script = parse(commands, self.refuse)
+        script = parse(commands, self.refuse, bash=self._bash)
         self._flow.run(script)
         served = self._served
         if served is None:

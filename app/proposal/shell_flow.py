@@ -6,7 +6,7 @@ can do is to set variables, which are open from there on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from app.errors import MalformedDocument
@@ -20,6 +20,12 @@ from app.proposal.shell_words import RawWord
 from app.verdict.location import Location
 
 _SHOWN: Final = 60  # characters of a condition in a message
+# What the values of two commands make, by what stands between them.
+_JOINED: Final[Mapping[str, Callable[[bool | None, bool | None], bool | None]]] = {
+    "&&": both,
+    "||": either,
+    "": lambda _, value: value,
+}
 
 
 class Host(Protocol):
@@ -76,8 +82,9 @@ class Flow:
                 self.passed = True
                 continue
             presumed = presumed or (bool(pipeline.after) and status is None)
-            status = self._pipeline(pipeline, presumed, causes if doubtful else None)
-            if status is None and self._is_test(pipeline):
+            found = self._pipeline(pipeline, presumed, causes if doubtful else None)
+            status = _JOINED[pipeline.after](status, found)
+            if found is None and self._is_test(pipeline):
                 doubtful = True
                 causes.extend(self._hanging_on((pipeline,)))
             if self.stopped:
@@ -201,7 +208,7 @@ class Flow:
                 if not certain:
                     value = None
                     break
-                value = {"&&": both, "||": either}.get(pipeline.after, _second)(value, found)
+                value = _JOINED[pipeline.after](value, found)
         self._variables.defaulted = defaulted if value is None else self._variables.defaulted
         causes = self._hanging_on(condition[0]) if value is None and condition else ()
         return value, causes
@@ -239,10 +246,6 @@ class Flow:
 
     def _place(self, word: RawWord) -> Location:
         return self._index.location(word.start, word.end)
-
-
-def _second(_: bool | None, value: bool | None) -> bool | None:
-    return value
 
 
 def _ends(command: SimpleCommand) -> bool:

@@ -19,6 +19,8 @@ RESERVED: Final = (
     BEFORE_COMMAND | _CLOSING | frozenset({"for", "case", "esac", "select", "function", "coproc"})
 )
 _SEPARATORS: Final = frozenset({"", ";", "\n", "&"})
+# Operators that are words, as they are within `[[`.
+_IN_TEST: Final = frozenset({"&&", "||", "|", "|&", "(", ")", "<", ">"})
 _PIPES: Final = frozenset({"|", "|&"})
 
 
@@ -66,12 +68,16 @@ List = tuple[tuple[Pipeline, ...], ...]
 Refuse = Callable[[str, str, RawWord], MalformedDocument]
 
 
-def parse(commands: Sequence[SimpleCommand], refuse: Refuse) -> List:
-    """Put the commands of a script together.
+def parse(commands: Sequence[SimpleCommand], refuse: Refuse, *, bash: bool) -> List:
+    """Put the commands of a script together, as `bash` reads it or any shell.
 
     Raises:
         MalformedDocument: what `refuse` makes of a compound command that is not read.
     """
+    for word in (word for command in commands for word in command.words if not bash):
+        if word.literal in _IN_TEST and not word.quoted:
+            detail = f"`{word.literal}` in `[[` is not to every shell what it is to bash"
+            raise refuse("shell-compound-command", detail, word)
     return _Parser(commands, refuse).script()
 
 
