@@ -16,7 +16,7 @@ from app.proposal.shell_effects import Effects, effects_of, set_by
 from app.proposal.shell_expand import Variables
 from app.proposal.shell_lexer import SimpleCommand
 from app.proposal.shell_syntax import If, List, Loop, Node, Pipeline, simple_commands
-from app.proposal.shell_words import RawWord
+from app.proposal.shell_words import Literal, RawWord
 from app.verdict.location import Location
 
 _SHOWN: Final = 60  # characters of a condition in a message
@@ -113,10 +113,11 @@ class Flow:
             self._host.command(node)
             if alone and not presumed and _ends(node):
                 self.stopped = True
-        if not alone or not self._is_test(pipeline):
+        if not alone:
             return None
-        status, _ = self._test(pipeline)
-        return status
+        if _only_assigns(pipeline.nodes[0]):
+            return not pipeline.negated
+        return self._test(pipeline)[0] if self._is_test(pipeline) else None
 
     def _set_by(self, command: SimpleCommand) -> set[str]:
         """Give the variables that a command sets, if that is all it does."""
@@ -246,6 +247,15 @@ class Flow:
 
     def _place(self, word: RawWord) -> Location:
         return self._index.location(word.start, word.end)
+
+
+def _only_assigns(node: Node) -> bool:
+    """Whether a command does nothing but to assign what can be worked out, which does not fail."""
+    if not isinstance(node, SimpleCommand) or node.redirections:
+        return False
+    parts = (part for word in node.words for part in word.parts)
+    read = all(isinstance(part, Literal) or part.name is not None for part in parts)
+    return read and all(w.assignment is not None and w.values is None for w in node.words)
 
 
 def _ends(command: SimpleCommand) -> bool:

@@ -26,8 +26,17 @@ SHELLS: Final = list(
 )
 COUNT: Final = 300
 # What the server's environment says and the proposal knows; ODD is never known, NONE never set.
-_VALUES: Final = "INDEX=0 ROLE=a SIZE=12 EMPTY= LONG=x-y V=b W= EA=1 EB=a".split()
-GIVEN: Final = {n: v.replace("-", " ") for n, v in (pair.split("=") for pair in _VALUES)}
+GIVEN: Final = {
+    "INDEX": "0",
+    "ROLE": "a",
+    "SIZE": "12",
+    "EMPTY": "",
+    "LONG": "x y",
+    "V": "b",
+    "W": "",
+    "EA": "1",
+    "EB": "a",
+}
 ODD: Final = ("0", "b c")
 PLAIN: Final = ("V", "W", "ROLE", "INDEX")
 EXPORTED: Final = ("EA", "EB", "SIZE")
