@@ -36,6 +36,9 @@ _SPECIAL: Final = frozenset(
 _SET_IF_UNSET: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?=", re.ASCII)
 
 
+_ENDS_IF_UNSET: Final = re.compile(r"\$\{\w+(?:\[[^]]*\])?:?\?", re.ASCII)
+
+
 @dataclass(slots=True)
 class Effects:
     """What a part of a script may change.
@@ -98,13 +101,15 @@ def _of_command(
     if program is None or program in _SPECIAL:
         effects.names.update(word.assignment or "" for word in assigned)
     reason = _prevents(command, rest, program, starts) if rest else None
+    if reason is None and any(_ENDS_IF_UNSET.search(p.raw) for p in _expansions(words)):
+        reason = "may end the script"
     if program in _ASSIGNING:
         effects.names.update(_named(rest[1:]))
     elif program == "printf" and len(rest) > 2 and rest[1].literal == "-v":
         effects.names.add(rest[2].literal or "")
     effects.leaves = effects.leaves or program == "break"
     if reason is not None and effects.prevented is None:
-        effects.prevented, effects.reason = rest[0], reason
+        effects.prevented, effects.reason = words[0], reason
 
 
 def _prevents(
@@ -151,10 +156,15 @@ def _named(words: Sequence[RawWord]) -> Iterator[str]:
 
 def set_by(words: Sequence[RawWord], *, unread: bool = False) -> Iterator[str]:
     """Give the variables that expanding words may set; `unread` ones are not set by it here."""
+    for part in _expansions(words):
+        if not (unread and (part.name or part.arithmetic is not None)):
+            yield from _SET_IF_UNSET.findall(part.raw)
+            if part.raw.startswith("$(("):
+                yield from assigned_in(part.raw)
+
+
+def _expansions(words: Sequence[RawWord]) -> Iterator[Expansion]:
     for word in words:
         for part in (*word.parts, *(p for value in word.values or () for p in value.parts)):
-            read = isinstance(part, Expansion) and (part.name or part.arithmetic is not None)
-            if isinstance(part, Expansion) and not (unread and read):
-                yield from _SET_IF_UNSET.findall(part.raw)
-                if part.raw.startswith("$(("):
-                    yield from assigned_in(part.raw)
+            if isinstance(part, Expansion):
+                yield part

@@ -6,6 +6,7 @@ Reports everything that is wrong, where argparse ends at the first. Source: CPyt
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -90,14 +91,29 @@ class _Parser:
         """Take the model, or put the word with the extra ones; `--` is stepped over."""
         if self._pattern[at] == "-":
             return at + 1
-        if self._model_taken:
+        token = self._tokens[at]
+        if self._model_taken and not self._may_hold_options(token):
             self._extras.append(at)
             return at + 1
         self._model_taken = True
-        token = self._tokens[at]
         self._occurrences.append(Occurrence(self._table.positional, None, None, (token,)))
         self._model_at = at
         return at + 1
+
+    def _may_hold_options(self, further: Token) -> bool:
+        """Take a model back that is only a variable, where a word follows that is known.
+
+        Unquoted it may be options, or nothing: it counts as an open word then.
+        """
+        at = self._model_at
+        held = None if at is None else self._tokens[at]
+        if at is None or held is None or further.unresolved:
+            return False
+        if not held.unresolved or not held.text.startswith("$"):
+            return False
+        self._occurrences = [o for o in self._occurrences if held not in o.values or o.option]
+        insort(self._extras, at)
+        return True
 
     def _report_model(self) -> None:
         """Tell of a word after a switch that argparse takes for the model."""

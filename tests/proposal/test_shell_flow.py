@@ -11,6 +11,7 @@ from app.catalogue import CatalogueLibrary
 from app.errors import AdmissionError, MalformedDocument
 from app.proposal.edit import apply_edits
 from app.proposal.shell import parse_command
+from app.rules.evaluate import validate
 from app.verdict.fix import SetFlag
 
 CATALOGUE = CatalogueLibrary().get("0.32.0")
@@ -113,6 +114,7 @@ def test_what_is_run_is_read(text: str, expected: list[str]) -> None:
         ("if x; then command export $A; fi; vllm serve m", "", "sets what cannot be known"),
         ("if x; then declare -n A=B; fi; vllm serve m", "", "sets what cannot be known"),
         ("if x; then cat > c <<E\nE\nfi; vllm serve m", "", "writes a file"),
+        ('if x; then A="${U:?none}"; fi; vllm serve m', "", "may end the script"),
         ("for i in 1; do vllm serve m; done", "", "this `for` loop is not passed over"),
         ("while true; do sleep 1; done; vllm serve m", "", "does not end"),
         ("until false; do for i in 1; do break; done; done; vllm serve m", "", "does not end"),
@@ -150,6 +152,24 @@ def test_a_default_that_decides_is_told() -> None:
 
 def test_conditions_after_a_sourced_file_are_open() -> None:
     assert words(". ./env\nA=1\nif [ $A = 1 ]; then B=2; fi\nvllm serve $A $B") == ["1", "?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "rules"),
+    [
+        ("vllm serve $A org/model", "undetermined", ["shell-unresolved-words"]),
+        ("vllm serve $A $B org/model", "undetermined", ["shell-unresolved-words"] * 2),
+        ("if x; then A=--seed=1; fi; vllm serve $A org/model", "undetermined", None),
+        ("vllm serve $A org/model b", "rejected", ["cli-extra-argument", "shell-unresolved-words"]),
+        ("vllm serve /m/$A b", "rejected", None),
+    ],
+)
+def test_an_open_word_before_the_model_is_not_taken_for_it(
+    text: str, outcome: str, rules: list[str] | None
+) -> None:
+    verdict = validate(parse_command(text), CATALOGUE)
+    assert verdict.outcome.value == outcome
+    assert rules is None or [finding.rule for finding in verdict.findings] == rules
 
 
 def test_an_edit_is_made_in_the_branch_that_is_run() -> None:
