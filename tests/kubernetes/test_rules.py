@@ -319,3 +319,30 @@ def test_quotes_around_json_are_taken_away(args: list[str], fixed: list[str]) ->
 )
 def test_other_quotes_are_left_alone(args: list[str]) -> None:
     assert "quoted-json" not in rules(deployment(serving("m", *args)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "expected"),
+    [
+        ("LLMInferenceService", "serving.kserve.io/v1alpha1", set()),
+        ("Deployment", "apps/v1", {"probe-port", "liveness-before-start"}),
+    ],
+)
+def test_probes_that_a_controller_knows_more_of(kind: str, api: str, expected: set[str]) -> None:
+    """KServe brings a startup probe, and a sidecar that takes the port of decode servers."""
+    probe = {"httpGet": {"path": "/health", "port": 8001}, "failureThreshold": 3}
+    started = container([], livenessProbe=probe)
+    subject = {
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": "m"},
+        "spec": {"template": {"spec": {"containers": [started]}, "containers": [started]}},
+    }
+    assert {*rules(subject)} & {"probe-port", "liveness-before-start"} == expected
+
+
+def test_the_port_of_a_supervisor_is_probed() -> None:
+    probe = {"httpGet": {"path": "/health", "port": 8008}, "failureThreshold": 90}
+    args = ["m", "-dp", "4", "-dpl", "2", "--data-parallel-multi-port-external-lb"]
+    subject = deployment(container(args, livenessProbe=probe))
+    assert "probe-port" not in rules(subject)

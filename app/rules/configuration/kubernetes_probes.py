@@ -9,6 +9,7 @@ from app.memory.by_name import named_weights
 from app.memory.weights import bytes_per_weight, parameters
 from app.proposal.workload import Workload
 from app.rules.configuration.kubernetes_examples import AREA, READY, deployment
+from app.rules.derived.parallel import is_multi_port
 from app.rules.registry import rule
 from app.serve_config.serve_config import Abstain, ServeConfig
 from app.verdict.finding import Finding, Severity
@@ -23,6 +24,11 @@ _SHORT: Final = 20
 # Kinds whose pods get the probes that are written in them, and no others.
 _WRITTEN: Final = frozenset(
     {"Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "StormService", "RoleSet"}
+)
+# Kinds whose controllers bring probes, ports or containers that answer on another one.
+_BY_CONTROLLER: Final = frozenset(
+    {"LLMInferenceService", "LLMInferenceServiceConfig"}
+    | {"DynamoGraphDeployment", "DynamoComponentDeployment"}
 )
 _GRACE: Final = 30
 
@@ -60,6 +66,8 @@ def liveness_before_start(config: ServeConfig) -> Iterator[Finding]:
     workload = config.workload
     probe = _probe(workload, "livenessProbe")
     if workload is None or probe is None or _probe(workload, "startupProbe") is not None:
+        return
+    if workload.kind in _BY_CONTROLLER:
         return
     patience, needed = _patience(probe), _start_seconds(config)
     if patience < needed:
@@ -212,6 +220,8 @@ def probe_port(config: ServeConfig) -> Iterator[Finding]:
     workload = config.workload
     if workload is None or _has_others(workload) or config["headless"]:
         return
+    if workload.kind in _BY_CONTROLLER or is_multi_port(config):
+        return  # with several ports there is a supervisor, which has its own
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         port = _probed_port(workload, name)
         if port is not None and port != config["port"]:
