@@ -151,23 +151,35 @@ class Image:
         try:
             yield Service(process, self._first(process, log), log)
         finally:
+            # --kill-child does not reach it: changing the user takes back what kills it.
+            for child in self._children(process):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
             process.kill()
             process.wait()
+
+    @staticmethod
+    def _children(process: subprocess.Popen[bytes]) -> list[int]:
+        """Give the first process of the container, if it runs; all others end with it."""
+        if process.poll() is not None:
+            return []
+        path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        return [int(child) for child in path.read_text().split()]
 
     def environment(self) -> list[str]:
         """Give the words that start a program with the image's variables, where it works."""
         return ["env", "-i", f"--chdir={self.config['WorkingDir']}", *self.config["Env"]]
 
-    @staticmethod
-    def _first(process: subprocess.Popen[bytes], log: Path) -> int:
+    @classmethod
+    def _first(cls, process: subprocess.Popen[bytes], log: Path) -> int:
         """Wait until the service listens, and give its process."""
         for _ in range(600):
             if b'"listening"' in log.read_bytes() or process.poll() is not None:
                 break
             time.sleep(0.1)
         assert process.poll() is None, log.read_text()
-        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        return int(child)
+        (child,) = cls._children(process)
+        return child
 
 
 @pytest.fixture(scope="module")
