@@ -34,8 +34,6 @@ _SPECIAL: Final = frozenset(
     {":", "break", "continue", "export", "readonly", "set", "shift", "times", "unset", "exec"}
 )
 _SET_IF_UNSET: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?=", re.ASCII)
-
-
 _ENDS_IF_UNSET: Final = re.compile(r"\$\{\w+(?:\[[^]]*\])?:?\?", re.ASCII)
 
 

@@ -1,4 +1,8 @@
-"""Names that no model has, as vLLM 0.28.0 to 0.33.0 refuse them (asked of the real ones)."""
+"""Names that no model has.
+
+Real vLLM 0.28.0 to 0.33.0 refuse those that are refused here, 0.28.0 and 0.33.0 were asked about the
+odd ones, too.
+"""
 
 from __future__ import annotations
 
