@@ -1,7 +1,7 @@
 """Names that no model has.
 
-Real vLLM 0.28.0 to 0.33.0 refuse those that are refused here, 0.28.0 and 0.33.0 were asked about the
-odd ones, too.
+Real vLLM 0.28.0 to 0.33.0 refuse those that are refused here; 0.28.0 and 0.33.0 were asked about
+the odd ones, too.
 """
 
 from __future__ import annotations
